@@ -1,0 +1,148 @@
+/* kvpool.h: who holds which KV block.
+ *
+ * One global pool of block ids, shared by every layer group of every sequence:
+ * reference counts, free list in eviction order, prefix index, sliding windows,
+ * copy-on-write forks, resting blocks, and the ledger that proves the sums.
+ * Host memory only; the bytes behind the ids are attention's.  Called by the
+ * engine thread alone; statistics are copied out by value.
+ *
+ * A sequence's life:
+ *   open    -> prefix looked up, hit blocks held; `n_cached` tokens need no compute
+ *   reserve -> room for the next n tokens in every group; blocks below every
+ *              window are dropped; shared blocks that would be written are copied
+ *   commit  -> n reserved tokens were computed: extend, publish full blocks
+ *   rollback-> the reserved tokens will not be computed: undo reserve
+ *   fork    -> a second sequence sharing every block so far
+ *   close   -> release; published blocks stay cached until handed out again
+ * A block freed while step s is in flight rests until kvpool_retire(s).
+ *
+ * Invariants, each asserted under its number by kvpool_check():
+ * (1) ref[b] = table entries naming b, over all open sequences and groups.
+ * (2) A block is exactly one of: held (ref > 0), resting, cached (idle with a
+ *     hash), free (idle without); the four counts sum to the total.
+ * (3) An idle block keeps its hash until handed out: eviction is allocation.
+ * (4) A writable slot's block has ref 1 and is not published.
+ * (5) A published block is full, computed, and never written again.
+ * (6) The prefix index holds exactly the published blocks, each once.
+ * (7) A row's entries below its window are -1; entries at or above it, up to
+ *     the reserved length, are mapped.
+ * (8) Per-group held counts sum to the pool's held count.
+ * (9) The free list holds each idle block exactly once, in eviction order. */
+#ifndef KVPOOL_KVPOOL_H
+#define KVPOOL_KVPOOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/err.h"
+#include "proto/ids.h"
+#include "proto/kv_layout.h"
+#include "proto/step_plan.h"
+
+struct kvpool;
+
+struct kvpool_config {
+    uint32_t n_blocks;
+    uint32_t max_seqs;       /* open at once                                     */
+    uint32_t max_seq_tokens; /* longest sequence: bounds a row's table           */
+    uint32_t max_chunk;      /* most tokens one reserve may ask for              */
+    bool prefix_caching;
+};
+
+/* The layout is copied.  ERR_INVALID when a single sequence of one token could
+ * not fit; ERR_NOMEM. */
+MUST_USE enum err_code kvpool_create(struct kvpool **out, const struct kv_layout *lay,
+                                     const struct kvpool_config *cfg, struct err *e);
+void kvpool_destroy(struct kvpool *p);
+
+/* What separates prefixes that must never be shared although tokens agree. */
+struct kvpool_key {
+    uint64_t salt;    /* hash of the request's cache_salt; 0: none */
+    uint64_t adapter; /* 0: none */
+    bool no_lookup;   /* compute everything (prompt logprobs need all logits) */
+};
+
+/* Open a sequence with its known tokens (copied) and look its prefix up.
+ * *n_cached: tokens already computed and now held, a multiple of block_tokens,
+ * always < n_tokens (at least one token is recomputed).
+ * ERR_BUSY: max_seqs open.  ERR_LIMIT: n_tokens > max_seq_tokens. */
+MUST_USE enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
+                                   const struct kvpool_key *key, seq_id *out,
+                                   uint32_t *n_cached, struct err *e);
+
+/* How many of these tokens a kvpool_open now would find, changing nothing, not
+ * even recency or counters. */
+uint32_t kvpool_peek(const struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
+                     const struct kvpool_key *key);
+
+/* Room for the next n tokens after the computed ones, in every group.  All or
+ * nothing: ERR_BUSY (not enough idle blocks) changes nothing.  Copies that the
+ * step must do before its first store are appended to the pool's copy list. */
+MUST_USE enum err_code kvpool_reserve(struct kvpool *p, seq_id s, uint32_t n, struct err *e);
+
+/* Blocks a reserve of n would take from the idle list now. */
+uint32_t kvpool_reserve_cost(const struct kvpool *p, seq_id s, uint32_t n);
+
+/* Undo the last reserve of s that was not committed (its step did not run). */
+void kvpool_rollback(struct kvpool *p, seq_id s);
+
+/* The reserved tokens were computed; they are tokens[0..n) (copied when past
+ * the tokens known so far, checked equal otherwise).  Publishes full blocks. */
+void kvpool_commit(struct kvpool *p, seq_id s, const int32_t *tokens, uint32_t n);
+
+/* A new sequence with the same computed tokens, every block shared.  Parent
+ * must have nothing reserved.  ERR_BUSY: max_seqs open. */
+MUST_USE enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct err *e);
+
+/* Release all of s.  Blocks it alone held become cached or free, resting first
+ * when the step in flight may read them. */
+void kvpool_close(struct kvpool *p, seq_id s);
+
+/* A step was launched: blocks freed from now on may be read by it.
+ * It has ended: blocks that rested for it (and earlier ones) become idle. */
+void kvpool_launch(struct kvpool *p, uint64_t step);
+void kvpool_retire(struct kvpool *p, uint64_t step);
+
+/* Computed tokens of s, and blocks it holds (shared ones count whole). */
+uint32_t kvpool_length(const struct kvpool *p, seq_id s);
+uint32_t kvpool_held(const struct kvpool *p, seq_id s);
+/* Blocks that closing s now would make idle (held by it alone). */
+uint32_t kvpool_gain(const struct kvpool *p, seq_id s);
+
+/* Row of group g: entry i holds positions [i*B, (i+1)*B), -1 below the window.
+ * *n: entries up to the reserved length.  Borrowed until the next call with a
+ * non-const pool. */
+const blk_id *kvpool_table(const struct kvpool *p, seq_id s, uint32_t g, uint32_t *n);
+
+/* Copies wanted by reserves since the last call; borrowed until the next
+ * reserve.  Clears the list. */
+const struct plan_copy *kvpool_take_copies(struct kvpool *p, uint32_t *n);
+
+/* Whether n_tokens in one sequence, chunk at a time, could ever fit an empty
+ * pool; *need and *have in blocks. */
+bool kvpool_can_ever_fit(const struct kvpool *p, uint64_t n_tokens, uint32_t chunk,
+                         uint64_t *need, uint64_t *have);
+
+struct kvpool_stats {
+    uint64_t n_blocks, n_free, n_cached, n_held, n_resting;      /* sum: total  */
+    uint64_t group_held[KV_GROUPS];
+    uint64_t n_seqs;
+    uint64_t tokens_held;     /* computed tokens over open sequences and groups */
+    uint64_t tokens_wasted;   /* unused slots in held, part-filled blocks       */
+    uint64_t query_tokens, hit_tokens;                          /* counters     */
+    uint64_t miss_never, miss_evicted, miss_salt, miss_granularity, miss_window;
+    uint64_t evictions, copies, published;
+    uint64_t oldest_cached_step; /* step at which the next victim was last used */
+    uint64_t checked_step;       /* last step at which the ledger was checked   */
+    uint64_t violations, quarantined;
+};
+void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out);
+
+/* Check the numbered invariants.  ERR_INVALID names the number, the block and
+ * both values; the offending blocks are quarantined (never handed out). */
+enum err_code kvpool_check(struct kvpool *p, struct err *e);
+
+/* Drop every cached block's hash (they become free); returns how many. */
+uint32_t kvpool_reset_cache(struct kvpool *p);
+
+#endif

@@ -1,0 +1,130 @@
+/* sched.h: what runs in this step.
+ *
+ * Owns the requests from submission to their last token: queue, admission,
+ * token budget, chunked prefill mixed with decode, preemption by recompute,
+ * cancellation, stop rules.  Knows no thread, socket or device: one call plans
+ * a step, another commits its outcome.  Called by the engine thread alone.
+ *
+ * A step is a transaction:  sched_next -> (compute) -> sched_commit, or
+ * sched_abort when the compute failed.  There is no prefill or decode phase,
+ * only tokens computed catching up with tokens known. */
+#ifndef SCHEDULER_SCHED_H
+#define SCHEDULER_SCHED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvpool/kvpool.h"
+#include "proto/err.h"
+#include "proto/ids.h"
+#include "proto/sample_params.h"
+#include "proto/step_plan.h"
+
+enum sched_policy { SCHED_FCFS, SCHED_PRIORITY };
+
+struct sched_config {
+    uint32_t max_num_seqs;           /* rows a step                             */
+    uint32_t max_num_batched_tokens; /* token budget a step                     */
+    uint32_t max_model_len;          /* prompt + output                         */
+    uint32_t max_queued;             /* waiting requests; then ERR_BUSY         */
+    uint64_t max_queued_tokens;      /* their prompt tokens; 0: no cap          */
+    uint32_t long_prefill_threshold; /* cap of one prompt's chunk; 0: budget    */
+    uint32_t max_partial_prefills;   /* prompts part-done at once; >= 1         */
+    enum sched_policy policy;
+    uint32_t itl_target_us;          /* 0: off; else prefill chunks are sized by
+                                      * measured step times                     */
+};
+
+enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+/* One request: n sequences from one prompt.  The scheduler copies the struct
+ * and borrows what it points to until the request's last `done` event. */
+struct sched_request {
+    req_id id;
+    const int32_t *prompt;
+    uint32_t n_prompt;      /* >= 1 */
+    uint32_t max_tokens;    /* per sequence, >= 1; 0 allowed with prompt_logprobs */
+    uint32_t n;             /* sequences, >= 1 */
+    bool prompt_logprobs;   /* an event per prompt token, first position excluded */
+    int32_t priority;       /* lower first (vLLM's meaning) */
+    uint64_t tenant;        /* fairness key: hash of the API key; 0: none */
+    struct kvpool_key key;
+    const struct sample_params *params;
+};
+
+/* What a commit tells the outside, in order per sequence. */
+enum sched_event_kind {
+    SCHED_PROMPT_TOKEN, /* prompt_logprobs: `out` scores prompt[position]  */
+    SCHED_TOKEN,        /* a token was generated                           */
+    SCHED_DONE          /* sequence `choice` ended; nothing more follows    */
+};
+
+struct sched_event {
+    enum sched_event_kind kind;
+    req_id id;
+    uint32_t choice;          /* 0..n-1 */
+    uint32_t position;        /* of the token in the sequence */
+    const struct sampled *out;/* borrowed for the callback; NULL for DONE */
+    enum finish finish;       /* DONE only */
+    int32_t stop_id;          /* DONE by FINISH_STOP: the id that stopped it */
+    uint32_t n_prompt, n_output, n_cached, n_preempted; /* DONE; n_cached also
+                                                         * with the first token */
+    uint64_t queued_us, prefill_us, decode_us;          /* DONE */
+    const char *message;      /* DONE by FINISH_ERROR: why, borrowed */
+};
+
+struct sched_sink {
+    void *ctx;
+    void (*event)(void *ctx, const struct sched_event *ev);
+};
+
+struct sched;
+
+/* The pool is borrowed for the scheduler's life; now_us is a monotonic clock. */
+MUST_USE enum err_code sched_create(struct sched **out, struct kvpool *pool,
+                                    const struct kv_layout *lay, const struct sched_config *cfg,
+                                    uint64_t (*now_us)(void *), void *clock_ctx,
+                                    const struct sched_sink *sink, struct err *e);
+void sched_destroy(struct sched *s);
+
+/* Queue a request.  ERR_BUSY: queue full (both numbers in the message).
+ * ERR_LIMIT: prompt + max_tokens can never fit (both numbers). Nothing changed
+ * on error. */
+MUST_USE enum err_code sched_submit(struct sched *s, const struct sched_request *r,
+                                    struct err *e);
+
+/* End a request (choice < 0) or one of its sequences now; its DONE events come
+ * with FINISH_CANCELLED before this returns.  Unknown ids are ignored: false. */
+bool sched_cancel(struct sched *s, req_id id, int32_t choice);
+
+/* Plan the next step; NULL when nothing can run.  Borrowed until commit or
+ * abort; exactly one of them follows. */
+const struct step_plan *sched_next(struct sched *s);
+
+/* out[i] answers plan->output[i].  Emits events. */
+void sched_commit(struct sched *s, const struct step_plan *plan, const struct sampled *out);
+
+/* The step did not happen: every row's request ends with FINISH_ERROR. */
+void sched_abort(struct sched *s, const struct step_plan *plan, const struct err *why);
+
+struct sched_stats {
+    uint32_t n_running, n_waiting;
+    uint64_t n_waiting_tokens;
+    uint64_t steps, tokens_prompt, tokens_prompt_cached, tokens_output;  /* counters */
+    uint64_t preemptions, tokens_recomputed;
+    uint64_t finished[FINISH_ERROR + 1];
+};
+void sched_stats(const struct sched *s, struct sched_stats *out);
+
+/* Live requests, for the admin page: calls fn for each, in queue order. */
+struct sched_live {
+    req_id id;
+    bool running;
+    uint32_t n_prompt, n_computed, n_output, n_blocks, n_preempted;
+    int32_t priority;
+    uint64_t waited_us;
+};
+void sched_each(const struct sched *s, void (*fn)(void *ctx, const struct sched_live *r),
+                void *ctx);
+
+#endif
