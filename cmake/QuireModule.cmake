@@ -28,7 +28,10 @@ endfunction()
 
 # quire_test(NAME SOURCES file... LIBRARIES target... [LABELS l...] [ARGS a...]
 #            [TIMEOUT s] [NO_RUN])
-# A test program build/<preset>/tests/NAME, registered with ctest unless NO_RUN.
+# A test program build/<preset>/tests/NAME.  ctest runs it, unless NO_RUN, in
+#   debug    always
+#   release  with a label of: conformance, e2e, load, release
+#   tsan     with the label threads
 function(quire_test name)
   cmake_parse_arguments(T "NO_RUN" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
@@ -36,12 +39,37 @@ function(quire_test name)
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE quire_flags ${T_LIBRARIES})
-  if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 300)
+  quire_runs_here(runs ${T_LABELS})
+  if(runs AND NOT T_NO_RUN)
+    quire_add_test(${name} "${T_TIMEOUT}" "${T_LABELS}" $<TARGET_FILE:${name}> ${T_ARGS})
   endif()
-  if(NOT T_NO_RUN)
-    add_test(NAME ${name} COMMAND ${name} ${T_ARGS}
-             WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT})
+endfunction()
+
+# Whether a test with these labels runs in the configured build.
+function(quire_runs_here out)
+  set(runs OFF)
+  if(QUIRE_SANITIZE STREQUAL "thread")
+    set(wanted threads)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(runs ON)
+  else()
+    set(wanted conformance e2e load release)
   endif()
+  foreach(label ${ARGN})
+    if(label IN_LIST wanted)
+      set(runs ON)
+    endif()
+  endforeach()
+  set(${out} ${runs} PARENT_SCOPE)
+endfunction()
+
+# quire_add_test(NAME TIMEOUT LABELS command...): register any command, named
+# NAME.<preset>, run from the source folder; no TIMEOUT means 300 s.
+function(quire_add_test name timeout labels)
+  get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
+  if(NOT timeout)
+    set(timeout 300)
+  endif()
+  add_test(NAME ${name}.${preset} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name}.${preset} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
 endfunction()
