@@ -17,11 +17,13 @@
  * A block freed while step s is in flight rests until kvpool_retire(s).
  *
  * Invariants, each asserted under its number by kvpool_check():
- * (1) ref[b] = table entries naming b, over all open sequences and groups.
+ * (1) ref[b] = table entries naming b, over all open sequences and groups, plus
+ *     the copies of open reservations that read it.
  * (2) A block is exactly one of: held (ref > 0), resting, cached (idle with a
- *     hash), free (idle without); the four counts sum to the total.
+ *     hash), free (idle without), quarantined; the counts sum to the total.
  * (3) An idle block keeps its hash until handed out: eviction is allocation.
- * (4) A writable slot's block has ref 1 and is not published.
+ * (4) A reserved slot's block is not published, no other table reads the slot,
+ *     and no other reservation writes to the block.
  * (5) A published block is full, computed, and never written again.
  * (6) The prefix index holds exactly the published blocks, each once.
  * (7) A row's entries below its window are -1; entries at or above it, up to
@@ -47,10 +49,15 @@ struct kvpool_config {
     uint32_t max_seq_tokens; /* longest sequence: bounds a row's table           */
     uint32_t max_chunk;      /* most tokens one reserve may ask for              */
     bool prefix_caching;
+    uint32_t boundary_blocks; /* windowed groups: a reusable boundary every so many
+                               * blocks; 0: 16 times the longest window          */
+    uint64_t hash_seed;      /* of the prefix index: fixed where replicas compare
+                              * hashes, random where tokens come from strangers  */
+    uint32_t hash_bits;      /* 0: all 128; fewer only to test collisions        */
 };
 
-/* The layout is copied.  ERR_INVALID when a single sequence of one token could
- * not fit; ERR_NOMEM. */
+/* The layout is copied.  ERR_INVALID when a limit is 0, a slot number would not
+ * fit 31 bits, or a single sequence of one token could not fit; ERR_NOMEM. */
 MUST_USE enum err_code kvpool_create(struct kvpool **out, const struct kv_layout *lay,
                                      const struct kvpool_config *cfg, struct err *e);
 void kvpool_destroy(struct kvpool *p);
@@ -60,6 +67,7 @@ struct kvpool_key {
     uint64_t salt;    /* hash of the request's cache_salt; 0: none */
     uint64_t adapter; /* 0: none */
     bool no_lookup;   /* compute everything (prompt logprobs need all logits) */
+    bool again;       /* a preempted request's return: not counted a second time */
 };
 
 /* Open a sequence with its known tokens (copied) and look its prefix up.
@@ -75,9 +83,10 @@ MUST_USE enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint
 uint32_t kvpool_peek(const struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
                      const struct kvpool_key *key);
 
-/* Room for the next n tokens after the computed ones, in every group.  All or
- * nothing: ERR_BUSY (not enough idle blocks) changes nothing.  Copies that the
- * step must do before its first store are appended to the pool's copy list. */
+/* Room for the next n tokens after the computed (and already reserved) ones, in
+ * every group.  All or nothing: ERR_BUSY (not enough idle blocks), ERR_LIMIT
+ * (past max_chunk or max_seq_tokens) and ERR_NOMEM change nothing.  Copies that
+ * the step must do before its first store are appended to the pool's copy list. */
 MUST_USE enum err_code kvpool_reserve(struct kvpool *p, seq_id s, uint32_t n, struct err *e);
 
 /* Blocks a reserve of n would take from the idle list now. */
@@ -91,7 +100,7 @@ void kvpool_rollback(struct kvpool *p, seq_id s);
 void kvpool_commit(struct kvpool *p, seq_id s, const int32_t *tokens, uint32_t n);
 
 /* A new sequence with the same computed tokens, every block shared.  Parent
- * must have nothing reserved.  ERR_BUSY: max_seqs open. */
+ * must have nothing reserved (else ERR_CONFLICT).  ERR_BUSY: max_seqs open. */
 MUST_USE enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct err *e);
 
 /* Release all of s.  Blocks it alone held become cached or free, resting first

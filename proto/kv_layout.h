@@ -53,9 +53,10 @@ struct kv_layout {
     uint16_t layer_slab[KV_LAYERS];  /* layer -> index within its group */
 };
 
-/* Group n_layers layers.  Chooses layers_per_group so that the padding (unused
- * slab rows of short groups) is least, then the fewest groups; full groups come
- * before windowed ones.  ERR_INVALID names the layer when widths or heads
+/* Group n_layers layers.  Chooses layers_per_group for the fewest groups whose
+ * padding (unused slab rows of short groups) stays within an eighth of the
+ * layers, the least padding where none does; full groups come before windowed
+ * ones.  ERR_INVALID names the layer when widths or heads
  * differ between layers, a window is 0, block_tokens is not a power of two in
  * 16..256, or more than KV_GROUPS groups would be needed. */
 MUST_USE enum err_code kv_layout_init(struct kv_layout *out, const struct kv_layer_desc *layers,

@@ -1,0 +1,107 @@
+/* blocks.c: a block's way between held, resting, cached and free.
+ *
+ * Owns the three lists and the counts.  Engine thread alone.  Every operation
+ * is O(1); handing out takes unpublished blocks first, newest first, then the
+ * cached block that was used longest ago. */
+#include "kvpool/internal.h"
+
+blk_id kvpool_blk_take(struct kvpool *p, uint32_t g)
+{
+    uint32_t b = p->free.head;
+    if (b != NIL) {
+        kvpool_list_unlink(p, &p->free, b);
+    } else {
+        b = p->cached.head;
+        assert(b != NIL);
+        kvpool_list_unlink(p, &p->cached, b);
+        kvpool_prefix_forget(p, (blk_id)b, true);
+        p->count.evictions++;
+    }
+    struct blk *k = &p->blk[b];
+    k->ref = 1;
+    k->state = BLK_HELD;
+    k->group = (uint8_t)g;
+    p->n_held++;
+    p->group_held[g]++;
+    return (blk_id)b;
+}
+
+void kvpool_blk_hold(struct kvpool *p, blk_id b)
+{
+    struct blk *k = &p->blk[b];
+    if (k->ref++ > 0)
+        return;
+    assert(k->state == BLK_CACHED || k->state == BLK_RESTING);
+    kvpool_list_unlink(p, k->state == BLK_CACHED ? &p->cached : &p->resting, (uint32_t)b);
+    k->state = BLK_HELD;
+    p->n_held++;
+    p->group_held[k->group]++;
+}
+
+void kvpool_blk_settle(struct kvpool *p, blk_id b)
+{
+    struct blk *k = &p->blk[b];
+    if (k->doomed) {
+        k->state = BLK_QUARANTINED;
+        p->n_quarantined++;
+    } else if (k->node != NIL) {
+        k->state = BLK_CACHED;
+        kvpool_list_append(p, &p->cached, (uint32_t)b);
+    } else {
+        k->state = BLK_FREE;
+        kvpool_list_push(p, &p->free, (uint32_t)b);
+    }
+}
+
+void kvpool_blk_drop(struct kvpool *p, blk_id b, bool unseen)
+{
+    struct blk *k = &p->blk[b];
+    assert(k->ref > 0 && k->state == BLK_HELD);
+    if (--k->ref > 0)
+        return;
+    p->n_held--;
+    p->group_held[k->group]--;
+    k->step = p->launched;
+    if (kvpool_in_flight(p) && !unseen) {
+        k->state = BLK_RESTING;
+        kvpool_list_append(p, &p->resting, (uint32_t)b);
+    } else {
+        kvpool_blk_settle(p, b);
+    }
+}
+
+void kvpool_launch(struct kvpool *p, uint64_t step)
+{
+    assert(step > p->launched);
+    p->launched = step;
+}
+
+/* Blocks come to rest in the order of their steps, so the due ones lead. */
+void kvpool_retire(struct kvpool *p, uint64_t step)
+{
+    if (step > p->retired)
+        p->retired = step;
+    while (p->resting.head != NIL && p->blk[p->resting.head].step <= p->retired) {
+        uint32_t b = p->resting.head;
+        kvpool_list_unlink(p, &p->resting, b);
+        kvpool_blk_settle(p, (blk_id)b);
+    }
+}
+
+uint32_t kvpool_reset_cache(struct kvpool *p)
+{
+    uint32_t n = 0;
+    while (p->cached.head != NIL) {
+        uint32_t b = p->cached.head;
+        kvpool_list_unlink(p, &p->cached, b);
+        kvpool_prefix_forget(p, (blk_id)b, false);
+        kvpool_blk_settle(p, (blk_id)b);
+        n++;
+    }
+    for (uint32_t b = p->resting.head; b != NIL; b = p->blk[b].next)
+        if (p->blk[b].node != NIL) {
+            kvpool_prefix_forget(p, (blk_id)b, false);
+            n++;
+        }
+    return n;
+}

@@ -1,0 +1,276 @@
+/* internal.h: the pool's data and the operations its files share.
+ *
+ * Included by kvpool/'s own files and by tests that must look inside (or break
+ * something on purpose); by nobody else.  Engine thread alone.
+ *
+ * blocks   one struct blk an id; three lists (free, cached, resting); a held
+ *          block is in none of them
+ * prefix   one struct node for every distinct run of whole blocks from a
+ *          sequence's start.  A node knows its parent and its own tokens, so a
+ *          path from the root is an exact proof of equality; per group it names
+ *          the block that holds its KV, if any is resident
+ * seqs     tables (one row a group), tokens, and where publishing has got to */
+#ifndef KVPOOL_INTERNAL_H
+#define KVPOOL_INTERNAL_H
+
+#include <assert.h>
+#include <stddef.h>
+
+#include "kvpool/kvpool.h"
+
+#define NIL UINT32_MAX
+
+enum blk_state { BLK_FREE, BLK_CACHED, BLK_RESTING, BLK_HELD, BLK_QUARANTINED };
+
+struct blk {
+    uint32_t ref;        /* table entries and copy sources naming it          */
+    uint32_t node;       /* published under; NIL: not                         */
+    uint32_t prev, next; /* neighbours in the list of its state; NIL: end     */
+    uint64_t step;       /* idle or resting: the step that may last have used it */
+    uint16_t sources;    /* of ref: copy sources of reservations              */
+    uint8_t state;       /* enum blk_state                                    */
+    uint8_t group;       /* last held by; meaningful while held or published  */
+    bool doomed;         /* to be quarantined when nobody holds it            */
+};
+
+struct blk_list {
+    uint32_t head, tail, n;
+};
+
+struct hash128 {
+    uint64_t lo, hi;
+};
+
+struct node {
+    struct hash128 key;  /* chain hash of its tokens, mixed with its domain     */
+    uint32_t parent;     /* NIL: a root; its tokens[] are salt and adapter      */
+    uint32_t next;       /* in its bucket, or in the list of unused nodes       */
+    uint32_t refs;       /* children, and sequences standing on it              */
+    uint32_t n_resident; /* groups whose block is resident                     */
+};
+
+struct seq {
+    bool open;
+    bool publish;     /* false once no node could be had                    */
+    uint32_t n_known; /* tokens[]                                           */
+    uint32_t n_computed;
+    uint32_t n_reserved;   /* past the computed ones                             */
+    uint32_t n_last;       /* of these, by the last reserve                      */
+    uint64_t reserved_at;  /* pool->launched at the first open reserve          */
+    uint32_t n_published;  /* whole blocks walked into the prefix index         */
+    uint32_t node;         /* of the last of these; NIL: none                   */
+    struct hash128 chain;  /* hash of the published tokens                      */
+    struct hash128 domain; /* hash of salt and adapter                         */
+    uint64_t salt, adapter;
+    uint32_t keep[3]; /* boundaries (in blocks) whose window tail is kept:
+                       * prompt end, where a repeat of the prompt can hit, a
+                       * branch seen at open; 0: none                        */
+    int32_t *tokens;  /* [cap_tokens] owned                                 */
+    blk_id *table;    /* [n_groups][cap_cols] owned                         */
+    uint32_t cap_tokens, cap_cols;
+    uint32_t first[KV_GROUPS]; /* columns below are -1                         */
+    blk_id source[KV_GROUPS];  /* copied from by the open reservation          */
+    uint32_t n_sources;
+    uint32_t next; /* unused slots                                       */
+};
+
+struct counters {
+    uint64_t query_tokens, hit_tokens;
+    uint64_t miss_never, miss_evicted, miss_salt, miss_granularity, miss_window;
+    uint64_t evictions, copies, published;
+    uint64_t checked_step, violations;
+};
+
+struct kvpool {
+    struct kv_layout lay;
+    struct kvpool_config cfg;
+    uint32_t block_tokens, shift, n_groups, max_cols;
+    uint32_t n_unlimited;    /* groups without a window */
+    uint32_t boundary_every; /* blocks                  */
+
+    struct blk *blk;
+    struct blk_list free, cached, resting;
+    uint32_t n_held, n_quarantined, group_held[KV_GROUPS];
+    uint64_t launched, retired;
+
+    struct node *node;
+    int32_t *node_tokens; /* [n_nodes][block_tokens] */
+    blk_id *node_blk;     /* [n_nodes][n_groups]     */
+    uint32_t *bucket;
+    uint32_t bucket_mask, n_nodes, node_free, n_nodes_used;
+    uint32_t *ghost_evicted, *ghost_plain; /* what was published once: reasons of misses */
+    uint32_t ghost_mask;
+    bool salted;     /* a salt or adapter was ever seen                     */
+    bool trust_hash; /* tests only: skip the token compare                  */
+
+    struct seq *seq;
+    uint32_t seq_free, n_seqs;
+
+    struct plan_copy *copy, *copy_out;
+    uint32_t n_copies, cap_copies;
+    uint32_t *path;         /* [max_cols] scratch of a look-up      */
+    uint32_t *scratch;      /* [3 * n_blocks] scratch of the check  */
+    uint32_t *node_scratch; /* [n_nodes]                       */
+    struct counters count;
+};
+
+/* ---- windows: what a group may forget ------------------------------------ */
+
+/* First column that a query at position `computed` or later still reads. */
+static inline uint32_t kvpool_window_first(const struct kvpool *p, uint32_t g, uint32_t computed)
+{
+    uint32_t w = p->lay.group[g].window;
+    return w == 0 || computed + 1 <= w ? 0 : (computed + 1 - w) >> p->shift;
+}
+
+/* Whether windowed group g keeps column col of s published for later hits. */
+bool kvpool_window_keeps(const struct kvpool *p, const struct seq *s, uint32_t g, uint32_t col);
+
+/* Default distance of periodic boundaries, in blocks. */
+uint32_t kvpool_window_every(const struct kv_layout *lay);
+
+/* ---- blocks --------------------------------------------------------------- */
+
+static inline void kvpool_list_unlink(struct kvpool *p, struct blk_list *l, uint32_t b)
+{
+    struct blk *k = &p->blk[b];
+    if (k->prev == NIL)
+        l->head = k->next;
+    else
+        p->blk[k->prev].next = k->next;
+    if (k->next == NIL)
+        l->tail = k->prev;
+    else
+        p->blk[k->next].prev = k->prev;
+    l->n--;
+}
+
+static inline void kvpool_list_append(struct kvpool *p, struct blk_list *l, uint32_t b)
+{
+    struct blk *k = &p->blk[b];
+    k->prev = l->tail;
+    k->next = NIL;
+    if (l->tail == NIL)
+        l->head = b;
+    else
+        p->blk[l->tail].next = b;
+    l->tail = b;
+    l->n++;
+}
+
+static inline void kvpool_list_push(struct kvpool *p, struct blk_list *l, uint32_t b)
+{
+    struct blk *k = &p->blk[b];
+    k->prev = NIL;
+    k->next = l->head;
+    if (l->head == NIL)
+        l->tail = b;
+    else
+        p->blk[l->head].prev = b;
+    l->head = b;
+    l->n++;
+}
+
+static inline uint32_t kvpool_n_idle(const struct kvpool *p)
+{
+    return p->free.n + p->cached.n;
+}
+
+/* A step was launched and has not ended. */
+static inline bool kvpool_in_flight(const struct kvpool *p)
+{
+    return p->launched > p->retired;
+}
+
+/* An idle block for group g, held once; evicts.  At least one must be idle. */
+blk_id kvpool_blk_take(struct kvpool *p, uint32_t g);
+
+/* One more holder of a block that is held, resting or cached. */
+void kvpool_blk_hold(struct kvpool *p, blk_id b);
+
+/* One holder less; rests when a step is in flight, unless `unseen`: no launched
+ * step knows the block. */
+void kvpool_blk_drop(struct kvpool *p, blk_id b, bool unseen);
+
+/* A block that nobody holds goes where it belongs now. */
+void kvpool_blk_settle(struct kvpool *p, blk_id b);
+
+/* Whether the one table that names b may write past the computed tokens. */
+static inline bool kvpool_blk_writable(const struct kvpool *p, blk_id b)
+{
+    const struct blk *k = &p->blk[b];
+    return k->ref - k->sources == 1 && k->node == NIL;
+}
+
+/* ---- prefix index --------------------------------------------------------- */
+
+struct prefix_hit {
+    uint32_t n_blocks;     /* usable: the boundary                            */
+    uint32_t n_walked;     /* known and resident in every unlimited group     */
+    uint32_t node;         /* of the boundary; NIL when n_blocks = 0          */
+    struct hash128 chain;  /* at the boundary                                 */
+    struct hash128 missed; /* chain hash of the first block not walked       */
+    bool has_missed;
+};
+
+/* Walk tokens' whole blocks, at most (n - 1) / block_tokens.  path may be NULL;
+ * else path[i] is the node of block i for the blocks walked. */
+void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t n,
+                        const struct kvpool_key *key, uint32_t *path, struct prefix_hit *hit);
+
+/* Why the tokens past the hit were not found, into the counters. */
+void kvpool_prefix_count(struct kvpool *p, const struct kvpool_key *key,
+                         const struct prefix_hit *hit, uint32_t n);
+
+struct hash128 kvpool_prefix_domain(const struct kvpool *p, uint64_t salt, uint64_t adapter);
+
+/* A salt or adapter is about to be used: from now on remember plain chains. */
+void kvpool_prefix_note_salt(struct kvpool *p, uint64_t salt, uint64_t adapter);
+
+/* Publish s's computed whole blocks that are not yet. */
+void kvpool_prefix_publish(struct kvpool *p, seq_id s);
+
+/* s is about to close: keep the window tails of its last whole block. */
+void kvpool_prefix_publish_end(struct kvpool *p, seq_id s);
+
+/* Withdraw b from the index: it is handed out, quarantined or reset.  A node
+ * that nothing names any more goes, with its ancestors. */
+void kvpool_prefix_forget(struct kvpool *p, blk_id b, bool evicted);
+
+/* Free n if it is in use and nothing names it, and its ancestors likewise. */
+void kvpool_prefix_tidy(struct kvpool *p, uint32_t n);
+
+/* One reference to a node less (a sequence left it). */
+void kvpool_prefix_leave(struct kvpool *p, uint32_t node);
+
+MUST_USE enum err_code kvpool_prefix_init(struct kvpool *p, struct err *e);
+void kvpool_prefix_fini(struct kvpool *p);
+
+/* ---- sequences ------------------------------------------------------------ */
+
+static inline blk_id *kvpool_row(const struct kvpool *p, const struct seq *s, uint32_t g)
+{
+    (void)p;
+    return s->table + (size_t)g * s->cap_cols;
+}
+
+static inline uint32_t kvpool_cols(const struct kvpool *p, uint32_t n_tokens)
+{
+    return (n_tokens + p->block_tokens - 1) >> p->shift;
+}
+
+static inline struct seq *kvpool_seq(const struct kvpool *p, seq_id s)
+{
+    assert(s < p->cfg.max_seqs && p->seq[s].open);
+    return &p->seq[s];
+}
+
+/* Room for n_cols columns and n_tokens tokens; ERR_NOMEM changes nothing. */
+MUST_USE enum err_code kvpool_seq_grow(struct kvpool *p, struct seq *s, uint32_t n_cols,
+                                       uint32_t n_tokens, struct err *e);
+
+/* s closes with copies that may not have run: cancel them, release their
+ * sources. */
+void kvpool_seq_drop_sources(struct kvpool *p, struct seq *s);
+
+#endif

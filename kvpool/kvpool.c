@@ -1,0 +1,355 @@
+/* kvpool.c: the pool's life and its sequences' beginning and end.
+ *
+ * Owns everything in struct kvpool and, through sequence slots, tables and
+ * token copies; a slot's arrays grow and are kept when it is reused, so that a
+ * warm pool allocates nothing.  Engine thread alone. */
+#include "kvpool/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SEQS = 65535, MAX_SEQ_TOKENS = 1 << 30, LEAST_TOKENS = 256 };
+
+/* ---- create and destroy ------------------------------------------------------- */
+
+static enum err_code check_config(const struct kv_layout *lay, const struct kvpool_config *c,
+                                  struct err *e)
+{
+    if (lay->n_groups == 0 || lay->n_groups > KV_GROUPS)
+        return err_set(e, ERR_INVALID, "layout with %u groups: expected 1..%d", lay->n_groups,
+                       KV_GROUPS);
+    if (c->max_seqs == 0 || c->max_seqs > MAX_SEQS)
+        return err_set(e, ERR_INVALID, "max_seqs %u: expected 1..%d", c->max_seqs, MAX_SEQS);
+    if (c->max_seq_tokens == 0 || c->max_seq_tokens > MAX_SEQ_TOKENS)
+        return err_set(e, ERR_INVALID, "max_seq_tokens %u: expected 1..%d", c->max_seq_tokens,
+                       MAX_SEQ_TOKENS);
+    if (c->max_chunk == 0)
+        return err_set(e, ERR_INVALID, "max_chunk 0: expected at least 1");
+    if (c->n_blocks < lay->n_groups)
+        return err_set(e, ERR_INVALID,
+                       "%u KV blocks: one token needs %u, one for each of its layer groups",
+                       c->n_blocks, lay->n_groups);
+    if ((uint64_t)c->n_blocks * lay->block_tokens > INT32_MAX)
+        return err_set(e, ERR_INVALID, "%u KV blocks of %u tokens: at most %d slots", c->n_blocks,
+                       lay->block_tokens, INT32_MAX);
+    return ERR_OK;
+}
+
+static void init_blocks(struct kvpool *p)
+{
+    struct blk_list empty = { .head = NIL, .tail = NIL };
+    p->free = p->cached = p->resting = empty;
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
+        p->blk[b] = (struct blk){ .node = NIL, .state = BLK_FREE };
+        kvpool_list_append(p, &p->free, b);
+    }
+    p->seq_free = NIL;
+    for (uint32_t s = p->cfg.max_seqs; s-- > 0;) {
+        p->seq[s].next = p->seq_free;
+        p->seq_free = s;
+    }
+}
+
+static enum err_code alloc_arrays(struct kvpool *p, struct err *e)
+{
+    const struct kvpool_config *c = &p->cfg;
+    p->cap_copies = c->max_seqs * p->n_groups;
+    p->blk = malloc((size_t)c->n_blocks * sizeof *p->blk);
+    p->seq = calloc(c->max_seqs, sizeof *p->seq);
+    p->copy = malloc((size_t)p->cap_copies * sizeof *p->copy);
+    p->copy_out = malloc((size_t)p->cap_copies * sizeof *p->copy_out);
+    p->path = malloc((size_t)p->max_cols * sizeof *p->path);
+    p->scratch = malloc((size_t)c->n_blocks * 3 * sizeof *p->scratch);
+    if (p->blk == NULL || p->seq == NULL || p->copy == NULL || p->copy_out == NULL ||
+        p->path == NULL || p->scratch == NULL)
+        return err_nomem(e, "KV block ledger", (unsigned long long)c->n_blocks * sizeof *p->blk);
+    return kvpool_prefix_init(p, e);
+}
+
+enum err_code kvpool_create(struct kvpool **out, const struct kv_layout *lay,
+                            const struct kvpool_config *cfg, struct err *e)
+{
+    enum err_code rc = check_config(lay, cfg, e);
+    if (rc != ERR_OK)
+        return rc;
+    struct kvpool *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return err_nomem(e, "KV pool", sizeof *p);
+    p->lay = *lay;
+    p->cfg = *cfg;
+    p->block_tokens = lay->block_tokens;
+    p->n_groups = lay->n_groups;
+    while ((1u << p->shift) < p->block_tokens)
+        p->shift++;
+    p->max_cols = kvpool_cols(p, cfg->max_seq_tokens);
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        p->n_unlimited += lay->group[g].window == 0;
+    p->boundary_every = cfg->boundary_blocks != 0 ? cfg->boundary_blocks : kvpool_window_every(lay);
+    rc = alloc_arrays(p, e);
+    if (rc != ERR_OK) {
+        kvpool_destroy(p);
+        return rc;
+    }
+    init_blocks(p);
+    *out = p;
+    return ERR_OK;
+}
+
+void kvpool_destroy(struct kvpool *p)
+{
+    if (p == NULL)
+        return;
+    for (uint32_t s = 0; p->seq != NULL && s < p->cfg.max_seqs; s++) {
+        free(p->seq[s].tokens);
+        free(p->seq[s].table);
+    }
+    kvpool_prefix_fini(p);
+    free(p->blk);
+    free(p->seq);
+    free(p->copy);
+    free(p->copy_out);
+    free(p->path);
+    free(p->scratch);
+    free(p);
+}
+
+/* ---- sequence slots -------------------------------------------------------------- */
+
+static uint32_t grown(uint32_t have, uint32_t need, uint32_t most)
+{
+    uint64_t n = (uint64_t)have * 2;
+    n = n > need ? n : need;
+    return n < most ? (uint32_t)n : most;
+}
+
+static enum err_code grow_table(struct kvpool *p, struct seq *s, uint32_t n_cols, struct err *e)
+{
+    uint32_t cap = grown(s->cap_cols, n_cols, p->max_cols);
+    size_t bytes = (size_t)cap * p->n_groups * sizeof *s->table;
+    blk_id *t = malloc(bytes);
+    if (t == NULL)
+        return err_nomem(e, "block table", bytes);
+    for (uint32_t g = 0; s->cap_cols > 0 && g < p->n_groups; g++)
+        memcpy(t + (size_t)g * cap, kvpool_row(p, s, g), s->cap_cols * sizeof *t);
+    free(s->table);
+    s->table = t;
+    s->cap_cols = cap;
+    return ERR_OK;
+}
+
+enum err_code kvpool_seq_grow(struct kvpool *p, struct seq *s, uint32_t n_cols, uint32_t n_tokens,
+                              struct err *e)
+{
+    if (n_tokens > s->cap_tokens) {
+        uint32_t cap = grown(s->cap_tokens, n_tokens > LEAST_TOKENS ? n_tokens : LEAST_TOKENS,
+                             p->cfg.max_seq_tokens);
+        int32_t *t = realloc(s->tokens, (size_t)cap * sizeof *t);
+        if (t == NULL)
+            return err_nomem(e, "token history", (unsigned long long)cap * sizeof *t);
+        s->tokens = t;
+        s->cap_tokens = cap;
+    }
+    if (n_cols > s->cap_cols)
+        return grow_table(p, s, n_cols, e);
+    return ERR_OK;
+}
+
+/* A slot with room, not yet marked open; SEQ_NONE and the error otherwise. */
+static enum err_code take_slot(struct kvpool *p, uint32_t n_tokens, seq_id *out, struct err *e)
+{
+    uint32_t id = p->seq_free;
+    if (id == NIL)
+        return err_set(e, ERR_BUSY, "%u sequences are open: at most %u", p->n_seqs,
+                       p->cfg.max_seqs);
+    enum err_code rc = kvpool_seq_grow(p, &p->seq[id], kvpool_cols(p, n_tokens), n_tokens, e);
+    if (rc != ERR_OK)
+        return rc;
+    p->seq_free = p->seq[id].next;
+    p->n_seqs++;
+    *out = id;
+    return ERR_OK;
+}
+
+/* The slot's own arrays survive; everything else starts over. */
+static void reset_seq(struct seq *s)
+{
+    struct seq fresh = { .open = true,
+                         .node = NIL,
+                         .tokens = s->tokens,
+                         .table = s->table,
+                         .cap_tokens = s->cap_tokens,
+                         .cap_cols = s->cap_cols };
+    for (uint32_t g = 0; g < KV_GROUPS; g++)
+        fresh.source[g] = BLK_NONE;
+    *s = fresh;
+}
+
+/* Hold the blocks of a hit: all of an unlimited group, a window's tail. */
+static void hold_hit(struct kvpool *p, struct seq *s, const struct prefix_hit *hit)
+{
+    uint32_t k = hit->n_blocks;
+    s->n_computed = k << p->shift;
+    s->n_published = k;
+    s->node = hit->node;
+    s->chain = hit->chain;
+    if (k > 0)
+        p->node[hit->node].refs++;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        blk_id *row = kvpool_row(p, s, g);
+        s->first[g] = kvpool_window_first(p, g, s->n_computed);
+        for (uint32_t i = 0; i < s->first[g]; i++)
+            row[i] = BLK_NONE;
+        for (uint32_t i = s->first[g]; i < k; i++) {
+            row[i] = p->node_blk[(size_t)p->path[i] * p->n_groups + g];
+            kvpool_blk_hold(p, row[i]);
+        }
+    }
+}
+
+enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
+                          const struct kvpool_key *key, seq_id *out, uint32_t *n_cached,
+                          struct err *e)
+{
+    static const struct kvpool_key plain;
+    if (n_tokens == 0)
+        return err_set(e, ERR_INVALID, "a sequence of no tokens");
+    if (n_tokens > p->cfg.max_seq_tokens)
+        return err_set(e, ERR_LIMIT, "sequence of %u tokens: at most %u", n_tokens,
+                       p->cfg.max_seq_tokens);
+    enum err_code rc = take_slot(p, n_tokens, out, e);
+    if (rc != ERR_OK)
+        return rc;
+    key = key != NULL ? key : &plain;
+    struct seq *s = &p->seq[*out];
+    reset_seq(s);
+    memcpy(s->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
+    s->n_known = n_tokens;
+    s->salt = key->salt;
+    s->adapter = key->adapter;
+    s->domain = kvpool_prefix_domain(p, key->salt, key->adapter);
+    s->publish = p->cfg.prefix_caching;
+    s->keep[0] = n_tokens >> p->shift;
+    s->keep[1] = (n_tokens - 1) >> p->shift;
+    kvpool_prefix_note_salt(p, key->salt, key->adapter);
+
+    struct prefix_hit hit = { .node = NIL };
+    if (!key->no_lookup && p->cfg.prefix_caching) {
+        kvpool_prefix_walk(p, tokens, n_tokens, key, p->path, &hit);
+        if (!key->again)
+            kvpool_prefix_count(p, key, &hit, n_tokens);
+        s->keep[2] = hit.n_walked > hit.n_blocks ? hit.n_walked : 0;
+    }
+    hold_hit(p, s, &hit);
+    *n_cached = s->n_computed;
+    return ERR_OK;
+}
+
+uint32_t kvpool_peek(const struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
+                     const struct kvpool_key *key)
+{
+    static const struct kvpool_key plain;
+    struct prefix_hit hit;
+    key = key != NULL ? key : &plain;
+    if (key->no_lookup)
+        return 0;
+    kvpool_prefix_walk(p, tokens, n_tokens, key, NULL, &hit);
+    return hit.n_blocks << p->shift;
+}
+
+enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct err *e)
+{
+    uint32_t n_known = kvpool_seq(p, parent)->n_known;
+    if (kvpool_seq(p, parent)->n_reserved > 0)
+        return err_set(e, ERR_CONFLICT, "sequence %u has %u tokens reserved: cannot fork", parent,
+                       kvpool_seq(p, parent)->n_reserved);
+    seq_id id;
+    enum err_code rc = take_slot(p, n_known, &id, e);
+    if (rc != ERR_OK)
+        return rc;
+    const struct seq *from = kvpool_seq(p, parent);
+    struct seq *s = &p->seq[id], own = *s;
+    *s = *from;
+    s->tokens = own.tokens;
+    s->table = own.table;
+    s->cap_tokens = own.cap_tokens;
+    s->cap_cols = own.cap_cols;
+    memcpy(s->tokens, from->tokens, (size_t)n_known * sizeof *s->tokens);
+    uint32_t n_cols = kvpool_cols(p, s->n_computed);
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        blk_id *row = kvpool_row(p, s, g);
+        memcpy(row, kvpool_row(p, from, g), n_cols * sizeof *row);
+        for (uint32_t i = s->first[g]; i < n_cols; i++)
+            if (row[i] != BLK_NONE)
+                kvpool_blk_hold(p, row[i]);
+    }
+    if (s->node != NIL)
+        p->node[s->node].refs++;
+    *out = id;
+    return ERR_OK;
+}
+
+/* Tail first, so that of a chain its end is evicted first. */
+void kvpool_close(struct kvpool *p, seq_id id)
+{
+    struct seq *s = kvpool_seq(p, id);
+    kvpool_prefix_publish_end(p, id);
+    kvpool_seq_drop_sources(p, s);
+    for (uint32_t i = kvpool_cols(p, s->n_computed + s->n_reserved); i-- > 0;)
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            if (i >= s->first[g] && kvpool_row(p, s, g)[i] != BLK_NONE)
+                kvpool_blk_drop(p, kvpool_row(p, s, g)[i], false);
+    if (s->node != NIL)
+        kvpool_prefix_leave(p, s->node);
+    s->open = false;
+    s->next = p->seq_free;
+    p->seq_free = id;
+    p->n_seqs--;
+}
+
+/* ---- what a sequence holds ---------------------------------------------------------- */
+
+uint32_t kvpool_length(const struct kvpool *p, seq_id s)
+{
+    return kvpool_seq(p, s)->n_computed;
+}
+
+uint32_t kvpool_held(const struct kvpool *p, seq_id id)
+{
+    const struct seq *s = kvpool_seq(p, id);
+    uint32_t n_cols = kvpool_cols(p, s->n_computed + s->n_reserved), n = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        n += n_cols - s->first[g];
+    return n;
+}
+
+uint32_t kvpool_gain(const struct kvpool *p, seq_id id)
+{
+    const struct seq *s = kvpool_seq(p, id);
+    uint32_t n_cols = kvpool_cols(p, s->n_computed + s->n_reserved), n = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        const blk_id *row = kvpool_row(p, s, g);
+        for (uint32_t i = s->first[g]; i < n_cols; i++)
+            n += row[i] != BLK_NONE && p->blk[row[i]].ref == 1;
+        if (s->source[g] != BLK_NONE)
+            n += p->blk[s->source[g]].ref == 1;
+    }
+    return n;
+}
+
+const blk_id *kvpool_table(const struct kvpool *p, seq_id id, uint32_t g, uint32_t *n)
+{
+    const struct seq *s = kvpool_seq(p, id);
+    assert(g < p->n_groups);
+    *n = kvpool_cols(p, s->n_computed + s->n_reserved);
+    return kvpool_row(p, s, g);
+}
+
+bool kvpool_can_ever_fit(const struct kvpool *p, uint64_t n_tokens, uint32_t chunk, uint64_t *need,
+                         uint64_t *have)
+{
+    if (chunk > p->cfg.max_chunk)
+        chunk = p->cfg.max_chunk;
+    *need = kv_layout_blocks_for(&p->lay, n_tokens, chunk);
+    *have = p->cfg.n_blocks - p->n_quarantined;
+    return n_tokens <= p->cfg.max_seq_tokens && *need <= *have;
+}

@@ -1,0 +1,473 @@
+/* ledger.c: the sums of the pool, proved and, where they fail, contained.
+ *
+ * kvpool_check() recounts everything from the tables of the open sequences and
+ * compares; kvpool.h numbers what must hold.  A block at fault is quarantined:
+ * it leaves the index, is never handed out again, and the derived structures
+ * are rebuilt around it, so that the daemon serves on with a smaller pool.
+ * Engine thread alone; O(blocks + table entries), no allocation. */
+#include "kvpool/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One run of the check.  Scratch arrays, one entry a block. */
+struct audit {
+    struct kvpool *p;
+    struct err *e;
+    uint32_t *ref;    /* references found in tables and reservations           */
+    uint32_t *source; /* of these, copy sources; BAD: at fault                 */
+    uint32_t *mark;   /* times seen in lists; then writers                     */
+    uint64_t n_violations;
+};
+
+#define BAD 0x80000000u
+
+/* Record one violation; the first one's words are reported.  b < 0: no block. */
+static void PRINTF_LIKE(4, 5)
+    violation(struct audit *a, int number, int64_t b, const char *fmt, ...)
+{
+    if (a->n_violations++ == 0) {
+        char text[ERR_MESSAGE_BYTES];
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        err_set(a->e, ERR_INVALID, "ledger invariant (%d): %s", number, text);
+    }
+    if (b >= 0 && b < a->p->cfg.n_blocks)
+        a->source[b] |= BAD;
+}
+
+/* (1), (7): count what the tables name. */
+static void count_tables(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+        const struct seq *s = &p->seq[id];
+        if (!s->open)
+            continue;
+        uint32_t n_cols = kvpool_cols(p, s->n_computed + s->n_reserved);
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            const blk_id *row = kvpool_row(p, s, g);
+            if (s->first[g] > kvpool_window_first(p, g, s->n_computed))
+                violation(a, 7, -1, "sequence %u group %u: mapped from column %u, window needs %u",
+                          id, g, s->first[g], kvpool_window_first(p, g, s->n_computed));
+            for (uint32_t i = 0; i < n_cols; i++) {
+                if (i < s->first[g]) {
+                    if (row[i] != BLK_NONE)
+                        violation(a, 7, row[i],
+                                  "sequence %u group %u column %u is %d below the window: "
+                                  "expected -1",
+                                  id, g, i, row[i]);
+                } else if (row[i] < 0 || (uint32_t)row[i] >= p->cfg.n_blocks) {
+                    violation(a, 7, -1, "sequence %u group %u column %u is %d: expected 0..%u", id,
+                              g, i, row[i], p->cfg.n_blocks - 1);
+                } else {
+                    a->ref[row[i]]++;
+                    if (p->blk[row[i]].group != g)
+                        violation(a, 8, row[i], "block %d in a row of group %u belongs to group %u",
+                                  row[i], g, p->blk[row[i]].group);
+                }
+            }
+            if (s->source[g] != BLK_NONE) {
+                a->ref[s->source[g]]++;
+                a->source[s->source[g]]++;
+            }
+        }
+    }
+}
+
+/* (1), (2), (3), (8): each block's own account. */
+static void check_blocks(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    uint32_t n[5] = { 0 }, held[KV_GROUPS] = { 0 };
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
+        const struct blk *k = &p->blk[b];
+        if (k->ref != a->ref[b])
+            violation(a, 1, b, "block %u has ref %u: tables name it %u times", b, k->ref,
+                      a->ref[b]);
+        if (k->sources != (a->source[b] & ~BAD))
+            violation(a, 1, b, "block %u has %u copies reading it: reservations say %u", b,
+                      k->sources, a->source[b] & ~BAD);
+        if (k->state > BLK_QUARANTINED || (k->state == BLK_HELD) != (k->ref > 0)) {
+            violation(a, 2, b, "block %u is in state %u with ref %u", b, k->state, k->ref);
+            continue;
+        }
+        n[k->state]++;
+        if (k->state == BLK_HELD)
+            held[k->group < KV_GROUPS ? k->group : 0]++;
+        if ((k->state == BLK_FREE && k->node != NIL) || (k->state == BLK_CACHED && k->node == NIL))
+            violation(a, 3, b, "block %u is %s, but %s", b,
+                      k->state == BLK_FREE ? "free" : "cached",
+                      k->node == NIL ? "has no hash" : "has a hash");
+    }
+    if (n[BLK_HELD] != p->n_held || n[BLK_QUARANTINED] != p->n_quarantined)
+        violation(a, 2, -1, "%u held and %u quarantined blocks counted: ledger has %u and %u",
+                  n[BLK_HELD], n[BLK_QUARANTINED], p->n_held, p->n_quarantined);
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        if (held[g] != p->group_held[g])
+            violation(a, 8, -1, "group %u holds %u blocks: ledger has %u", g, held[g],
+                      p->group_held[g]);
+    uint64_t sum = (uint64_t)p->free.n + p->cached.n + p->resting.n + p->n_held + p->n_quarantined;
+    if (sum != p->cfg.n_blocks)
+        violation(a, 2, -1,
+                  "%u free + %u cached + %u resting + %u held + %u quarantined = %llu: pool has %u",
+                  p->free.n, p->cached.n, p->resting.n, p->n_held, p->n_quarantined,
+                  (unsigned long long)sum, p->cfg.n_blocks);
+}
+
+/* (2), (9): a list holds its state's blocks, each once, oldest first. */
+static void check_list(struct audit *a, const struct blk_list *l, enum blk_state state,
+                       const char *name)
+{
+    struct kvpool *p = a->p;
+    uint32_t n = 0, before = NIL;
+    for (uint32_t b = l->head; b != NIL; before = b, b = p->blk[b].next) {
+        if (b >= p->cfg.n_blocks || n == p->cfg.n_blocks || a->mark[b] != 0) {
+            violation(a, 9, b < p->cfg.n_blocks ? (int64_t)b : -1,
+                      "the %s list leads to block %u twice or out of the pool", name, b);
+            return;
+        }
+        const struct blk *k = &p->blk[b];
+        a->mark[b] = 1;
+        n++;
+        if (k->state != state)
+            violation(a, 9, b, "block %u in the %s list is in state %u: expected %u", b, name,
+                      k->state, (unsigned)state);
+        if (k->prev != before)
+            violation(a, 9, b, "block %u in the %s list follows %u: it says %u", b, name, before,
+                      k->prev);
+        if (state != BLK_FREE && before != NIL && p->blk[before].step > k->step)
+            violation(a, 9, b,
+                      "block %u in the %s list was used at step %llu: after one of step %llu", b,
+                      name, (unsigned long long)k->step, (unsigned long long)p->blk[before].step);
+    }
+    if (n != l->n || l->tail != before)
+        violation(a, 9, -1, "the %s list has %u blocks ending in %u: ledger has %u and %u", name, n,
+                  before, l->n, l->tail);
+}
+
+static void check_lists(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    memset(a->mark, 0, p->cfg.n_blocks * sizeof *a->mark);
+    check_list(a, &p->free, BLK_FREE, "free");
+    check_list(a, &p->cached, BLK_CACHED, "cached");
+    check_list(a, &p->resting, BLK_RESTING, "resting");
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++)
+        if (a->mark[b] == 0 && p->blk[b].state <= BLK_RESTING)
+            violation(a, 9, b, "block %u in state %u is in no list", b, p->blk[b].state);
+}
+
+static bool names(const struct kvpool *p, uint32_t node, uint32_t g, uint32_t b)
+{
+    return node < p->n_nodes && p->node[node].n_resident != NIL && g < p->n_groups &&
+           p->node_blk[(size_t)node * p->n_groups + g] == (blk_id)b;
+}
+
+/* (6): blocks and nodes name each other; nodes are counted by who needs them. */
+static void check_index(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    uint32_t *refs = p->node_scratch, n_linked = 0;
+    memset(refs, 0, p->n_nodes * sizeof *refs);
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++)
+        if (p->blk[b].node != NIL && !names(p, p->blk[b].node, p->blk[b].group, b))
+            violation(a, 6, b, "block %u says it is published under node %u: node does not name it",
+                      b, p->blk[b].node);
+    for (uint32_t n = 0; n < p->n_nodes; n++) {
+        if (p->node[n].n_resident == NIL)
+            continue;
+        uint32_t n_here = 0;
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            blk_id b = p->node_blk[(size_t)n * p->n_groups + g];
+            if (b == BLK_NONE)
+                continue;
+            n_here++;
+            if (b < 0 || (uint32_t)b >= p->cfg.n_blocks || p->blk[b].node != n)
+                violation(a, 6, b, "node %u names block %d of group %u: block does not agree", n, b,
+                          g);
+        }
+        if (n_here != p->node[n].n_resident)
+            violation(a, 6, -1, "node %u has %u resident blocks: it says %u", n, n_here,
+                      p->node[n].n_resident);
+        if (p->node[n].parent != NIL)
+            refs[p->node[n].parent]++;
+    }
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
+        if (p->seq[id].open && p->seq[id].node != NIL)
+            refs[p->seq[id].node]++;
+    for (uint32_t n = 0; n < p->n_nodes; n++)
+        if (p->node[n].n_resident != NIL &&
+            (p->node[n].refs != refs[n] || refs[n] + p->node[n].n_resident == 0))
+            violation(a, 6, -1, "node %u has %u references, %u counted", n, p->node[n].refs,
+                      refs[n]);
+    for (uint32_t i = 0; i <= p->bucket_mask; i++)
+        for (uint32_t n = p->bucket[i]; n != NIL && n_linked <= p->n_nodes; n = p->node[n].next)
+            n_linked++;
+    if (n_linked != p->n_nodes_used)
+        violation(a, 6, -1, "the index reaches %u nodes: %u are in use", n_linked, p->n_nodes_used);
+}
+
+/* (5): what s has published is its own text, and the unlimited groups' rows are
+ * the published blocks. */
+static void check_published(struct audit *a, uint32_t id)
+{
+    struct kvpool *p = a->p;
+    const struct seq *s = &p->seq[id];
+    if (s->n_published > s->n_computed >> p->shift)
+        violation(a, 5, -1, "sequence %u published %u blocks: %u tokens are computed", id,
+                  s->n_published, s->n_computed);
+    uint32_t n = s->node;
+    for (uint32_t i = s->n_published; i-- > 0 && n != NIL; n = p->node[n].parent) {
+        if (memcmp(p->node_tokens + (size_t)n * p->block_tokens,
+                   s->tokens + ((size_t)i << p->shift), p->block_tokens * sizeof *s->tokens) != 0)
+            violation(a, 5, -1, "sequence %u block %u: node %u has other tokens", id, i, n);
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            blk_id mine = kvpool_row(p, s, g)[i];
+            if (p->lay.group[g].window == 0 && mine != p->node_blk[(size_t)n * p->n_groups + g] &&
+                mine != BLK_NONE && !p->blk[mine].doomed)
+                violation(a, 5, mine, "sequence %u group %u column %u is block %d: published is %d",
+                          id, g, i, mine, p->node_blk[(size_t)n * p->n_groups + g]);
+        }
+    }
+}
+
+/* (4), first pass: mark the part-filled block each reservation writes to. */
+static bool mark_writers(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    bool any = false;
+    memset(a->mark, 0, p->cfg.n_blocks * sizeof *a->mark);
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+        const struct seq *s = &p->seq[id];
+        if (!s->open || s->n_reserved == 0)
+            continue;
+        uint32_t n_cols = kvpool_cols(p, s->n_computed + s->n_reserved);
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            for (uint32_t i = s->n_computed >> p->shift; i < n_cols; i++) {
+                blk_id b = kvpool_row(p, s, g)[i];
+                if (b < 0 || (uint32_t)b >= p->cfg.n_blocks)
+                    continue;
+                if (p->blk[b].node != NIL)
+                    violation(a, 4, b, "sequence %u will write to block %d: it is published", id,
+                              b);
+                if (a->mark[b] != 0)
+                    violation(a, 4, b, "sequences %u and %u will write to block %d", a->mark[b] - 1,
+                              id, b);
+                a->mark[b] = id + 1;
+                any = any || a->ref[b] > 1;
+            }
+    }
+    return any;
+}
+
+/* (4), second pass: nobody else reads what they will write. */
+static void check_readers(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+        const struct seq *s = &p->seq[id];
+        if (!s->open)
+            continue;
+        uint32_t n_cols = kvpool_cols(p, s->n_computed);
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            for (uint32_t i = s->first[g]; i < n_cols; i++) {
+                blk_id b = kvpool_row(p, s, g)[i];
+                if (b < 0 || (uint32_t)b >= p->cfg.n_blocks || a->mark[b] == 0 ||
+                    a->mark[b] == id + 1)
+                    continue;
+                const struct seq *w = &p->seq[a->mark[b] - 1];
+                if (w->n_computed >> p->shift != i || s->n_computed > w->n_computed)
+                    violation(
+                        a, 4, b,
+                        "sequence %u will write to block %d at %u: sequence %u reads it up to %u",
+                        a->mark[b] - 1, b, w->n_computed, id, s->n_computed);
+            }
+    }
+}
+
+/* ---- repair ------------------------------------------------------------------------ */
+
+static void repair_tables(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+        struct seq *s = &p->seq[id];
+        if (!s->open)
+            continue;
+        uint32_t n_cols = kvpool_cols(p, s->n_computed + s->n_reserved);
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            for (uint32_t i = 0; i < n_cols; i++) {
+                blk_id *b = &kvpool_row(p, s, g)[i];
+                if (i < s->first[g] || *b < 0 || (uint32_t)*b >= p->cfg.n_blocks)
+                    *b = BLK_NONE;
+            }
+    }
+}
+
+/* Nodes keep only the blocks that agree and are not at fault; then they are
+ * counted and linked anew. */
+static void repair_index(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
+        struct blk *k = &p->blk[b];
+        if (k->node != NIL && (k->doomed || !names(p, k->node, k->group, b)))
+            k->node = NIL;
+    }
+    memset(p->bucket, 0xff, ((size_t)p->bucket_mask + 1) * sizeof *p->bucket);
+    for (uint32_t n = 0; n < p->n_nodes; n++) {
+        struct node *d = &p->node[n];
+        if (d->n_resident == NIL)
+            continue;
+        d->n_resident = d->refs = 0;
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            blk_id *b = &p->node_blk[(size_t)n * p->n_groups + g];
+            if (*b < 0 || (uint32_t)*b >= p->cfg.n_blocks || p->blk[*b].node != n ||
+                p->blk[*b].group != g)
+                *b = BLK_NONE;
+            d->n_resident += *b != BLK_NONE;
+        }
+        d->next = p->bucket[d->key.lo & p->bucket_mask];
+        p->bucket[d->key.lo & p->bucket_mask] = n;
+    }
+    p->n_nodes_used = 0;
+    for (uint32_t n = 0; n < p->n_nodes; n++)
+        if (p->node[n].n_resident != NIL) {
+            p->n_nodes_used++;
+            if (p->node[n].parent != NIL)
+                p->node[p->node[n].parent].refs++;
+        }
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
+        if (p->seq[id].open && p->seq[id].node != NIL)
+            p->node[p->seq[id].node].refs++;
+    for (uint32_t n = 0; n < p->n_nodes; n++)
+        kvpool_prefix_tidy(p, n);
+}
+
+/* The old lists' order as far as they can be followed, into order[]. */
+static uint32_t follow(struct audit *a, const struct blk_list *l, uint32_t *order, uint32_t n)
+{
+    for (uint32_t b = l->head; b != NIL && b < a->p->cfg.n_blocks && a->ref[b] < BAD;
+         b = a->p->blk[b].next) {
+        a->ref[b] |= BAD; /* seen */
+        order[n++] = b;
+    }
+    return n;
+}
+
+static void repair_blocks(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    uint32_t *order = a->mark, n = 0;
+    const struct blk_list *old[] = { &p->resting, &p->cached, &p->free };
+    uint32_t end[3];
+    for (int i = 0; i < 3; i++)
+        end[i] = n = follow(a, old[i], order, n);
+    struct blk_list empty = { .head = NIL, .tail = NIL };
+    p->free = p->cached = p->resting = empty;
+    p->n_held = p->n_quarantined = 0;
+    memset(p->group_held, 0, sizeof p->group_held);
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
+        struct blk *k = &p->blk[b];
+        bool listed = a->ref[b] >= BAD;
+        k->ref = a->ref[b] & ~BAD;
+        k->sources = (uint16_t)(a->source[b] & ~BAD);
+        if (k->ref > 0) {
+            k->state = BLK_HELD;
+            p->n_held++;
+            p->group_held[k->group]++;
+        } else if (!listed || k->doomed) {
+            k->state = BLK_QUARANTINED;
+            p->n_quarantined++;
+        } else {
+            k->state = BLK_FREE; /* placed below */
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t b = order[i];
+        if (p->blk[b].state != BLK_FREE)
+            continue;
+        if (i < end[0]) {
+            p->blk[b].state = BLK_RESTING;
+            kvpool_list_append(p, &p->resting, b);
+        } else {
+            kvpool_blk_settle(p, (blk_id)b);
+        }
+    }
+}
+
+/* ---- public ---------------------------------------------------------------------------- */
+
+enum err_code kvpool_check(struct kvpool *p, struct err *e)
+{
+    uint32_t n = p->cfg.n_blocks;
+    struct audit a = { .p = p,
+                       .e = e,
+                       .ref = p->scratch,
+                       .source = p->scratch + n,
+                       .mark = p->scratch + 2 * (size_t)n };
+    memset(p->scratch, 0, (size_t)n * 2 * sizeof *p->scratch);
+    count_tables(&a);
+    check_blocks(&a);
+    check_lists(&a);
+    check_index(&a);
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
+        if (p->seq[id].open)
+            check_published(&a, id);
+    if (mark_writers(&a))
+        check_readers(&a);
+    p->count.checked_step = p->launched;
+    if (a.n_violations == 0)
+        return ERR_OK;
+    p->count.violations += a.n_violations;
+    for (uint32_t b = 0; b < n; b++)
+        p->blk[b].doomed = p->blk[b].doomed || (a.source[b] & BAD) != 0;
+    repair_tables(&a);
+    repair_index(&a);
+    repair_blocks(&a);
+    return ERR_INVALID;
+}
+
+void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out)
+{
+    const struct counters *c = &p->count;
+    *out = (struct kvpool_stats){
+        .n_blocks = p->cfg.n_blocks,
+        .n_free = p->free.n,
+        .n_cached = p->cached.n,
+        .n_held = p->n_held,
+        .n_resting = p->resting.n,
+        .n_seqs = p->n_seqs,
+        .query_tokens = c->query_tokens,
+        .hit_tokens = c->hit_tokens,
+        .miss_never = c->miss_never,
+        .miss_evicted = c->miss_evicted,
+        .miss_salt = c->miss_salt,
+        .miss_granularity = c->miss_granularity,
+        .miss_window = c->miss_window,
+        .evictions = c->evictions,
+        .copies = c->copies,
+        .published = c->published,
+        .oldest_cached_step = p->cached.head == NIL ? 0 : p->blk[p->cached.head].step,
+        .checked_step = c->checked_step,
+        .violations = c->violations,
+        .quarantined = p->n_quarantined,
+    };
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        out->group_held[g] = p->group_held[g];
+    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+        const struct seq *s = &p->seq[id];
+        if (!s->open)
+            continue;
+        uint64_t slots = (uint64_t)kvpool_cols(p, s->n_computed + s->n_reserved) << p->shift;
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            uint64_t below = (uint64_t)s->first[g] << p->shift;
+            out->tokens_held += s->n_computed > below ? s->n_computed - below : 0;
+            out->tokens_wasted += slots - s->n_computed;
+        }
+    }
+}

@@ -1,0 +1,258 @@
+/* reserve.c: a sequence's steps: reserve, commit, roll back.
+ *
+ * Engine thread alone.  A reservation is counted before anything moves, so that
+ * a refusal has changed nothing; a rollback puts back the very blocks that were
+ * there.  Windows are left behind at commit, when nothing can need them again;
+ * blocks that a copy reads stay held until the copy has run. */
+#include "kvpool/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a reserve of n tokens takes and what it gives back first. */
+struct demand {
+    uint32_t n_cols;   /* new columns, in every group              */
+    uint32_t n_copies; /* blocks to be copied before they can be written */
+    uint32_t n_gain;   /* blocks below a window that become idle at once */
+};
+
+static uint32_t end_of(const struct seq *s)
+{
+    return s->n_computed + s->n_reserved;
+}
+
+/* The group's part-filled last block that the next token goes to, if it must
+ * be copied first: shared with another table, or published by one. */
+static blk_id must_copy(const struct kvpool *p, const struct seq *s, uint32_t g)
+{
+    if (s->n_reserved > 0 || (s->n_computed & (p->block_tokens - 1)) == 0)
+        return BLK_NONE;
+    blk_id b = kvpool_row(p, s, g)[s->n_computed >> p->shift];
+    return b == BLK_NONE || kvpool_blk_writable(p, b) ? BLK_NONE : b;
+}
+
+/* A chunk of several tokens may not keep the block that a boundary at the last
+ * whole block would still need: the ring's bound counts on it. */
+static uint32_t first_for(const struct kvpool *p, const struct seq *s, uint32_t g, uint32_t n)
+{
+    return n < 2 ? s->first[g] : kvpool_window_first(p, g, s->n_computed);
+}
+
+static struct demand demand_of(const struct kvpool *p, const struct seq *s, uint32_t n)
+{
+    uint32_t end = end_of(s);
+    struct demand d = { .n_cols = kvpool_cols(p, end + n) - kvpool_cols(p, end) };
+    bool partial = s->n_reserved == 0 && (end & (p->block_tokens - 1)) != 0;
+    if (!partial && p->n_unlimited == p->n_groups)
+        return d;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        if (partial && must_copy(p, s, g) != BLK_NONE)
+            d.n_copies++;
+        if (kvpool_in_flight(p))
+            continue;
+        for (uint32_t i = s->first[g]; i < first_for(p, s, g, n); i++) {
+            blk_id b = kvpool_row(p, s, g)[i];
+            d.n_gain += b != BLK_NONE && p->blk[b].ref == 1 && !p->blk[b].doomed;
+        }
+    }
+    return d;
+}
+
+static void leave_below(struct kvpool *p, struct seq *s, uint32_t g, uint32_t first)
+{
+    blk_id *row = kvpool_row(p, s, g);
+    for (; s->first[g] < first; s->first[g]++) {
+        blk_id b = row[s->first[g]];
+        row[s->first[g]] = BLK_NONE;
+        if (b != BLK_NONE)
+            kvpool_blk_drop(p, b, false);
+    }
+}
+
+/* ---- copies ---------------------------------------------------------------------- */
+
+static enum err_code grow_copies(struct kvpool *p, uint32_t n, struct err *e)
+{
+    if (p->n_copies + n <= p->cap_copies)
+        return ERR_OK;
+    uint32_t cap = (p->n_copies + n) * 2;
+    size_t bytes = (size_t)cap * sizeof *p->copy;
+    struct plan_copy *a = malloc(bytes), *b = malloc(bytes);
+    if (a == NULL || b == NULL) {
+        free(a);
+        free(b);
+        return err_nomem(e, "block copies", bytes);
+    }
+    memcpy(a, p->copy, p->n_copies * sizeof *a);
+    free(p->copy);
+    free(p->copy_out);
+    p->copy = a;
+    p->copy_out = b;
+    p->cap_copies = cap;
+    return ERR_OK;
+}
+
+static void copy_block(struct kvpool *p, struct seq *s, uint32_t g, blk_id from)
+{
+    blk_id *entry = kvpool_row(p, s, g) + (s->n_computed >> p->shift);
+    *entry = kvpool_blk_take(p, g);
+    s->source[g] = from; /* our reference moves from the table to here */
+    s->n_sources++;
+    p->blk[from].sources++;
+    p->copy[p->n_copies++] = (struct plan_copy){ .from = from, .to = *entry };
+    p->count.copies++;
+}
+
+/* The copy into `to` will not run, unless it was taken already. */
+static void cancel_copy(struct kvpool *p, blk_id to)
+{
+    for (uint32_t i = p->n_copies; i-- > 0;)
+        if (p->copy[i].to == to) {
+            p->copy[i] = p->copy[--p->n_copies];
+            return;
+        }
+}
+
+void kvpool_seq_drop_sources(struct kvpool *p, struct seq *s)
+{
+    for (uint32_t g = 0; s->n_sources > 0 && g < p->n_groups; g++) {
+        blk_id from = s->source[g];
+        if (from == BLK_NONE)
+            continue;
+        cancel_copy(p, kvpool_row(p, s, g)[s->n_computed >> p->shift]);
+        s->source[g] = BLK_NONE;
+        s->n_sources--;
+        p->blk[from].sources--;
+        kvpool_blk_drop(p, from, false);
+    }
+}
+
+/* The step that copied has run: its sources are no longer read. */
+static void finish_copies(struct kvpool *p, struct seq *s)
+{
+    for (uint32_t g = 0; s->n_sources > 0 && g < p->n_groups; g++) {
+        blk_id from = s->source[g];
+        if (from == BLK_NONE)
+            continue;
+        s->source[g] = BLK_NONE;
+        s->n_sources--;
+        p->blk[from].sources--;
+        kvpool_blk_drop(p, from, false);
+    }
+}
+
+/* Put the sources back into the table. */
+static void undo_copies(struct kvpool *p, struct seq *s, bool unseen)
+{
+    for (uint32_t g = 0; s->n_sources > 0 && g < p->n_groups; g++) {
+        blk_id from = s->source[g];
+        if (from == BLK_NONE)
+            continue;
+        blk_id *entry = kvpool_row(p, s, g) + (s->n_computed >> p->shift), to = *entry;
+        cancel_copy(p, to);
+        *entry = from;
+        s->source[g] = BLK_NONE;
+        s->n_sources--;
+        p->blk[from].sources--;
+        kvpool_blk_drop(p, to, unseen);
+    }
+}
+
+const struct plan_copy *kvpool_take_copies(struct kvpool *p, uint32_t *n)
+{
+    struct plan_copy *out = p->copy;
+    p->copy = p->copy_out;
+    p->copy_out = out;
+    *n = p->n_copies;
+    p->n_copies = 0;
+    return out;
+}
+
+/* ---- reserve, roll back, commit ------------------------------------------------------ */
+
+uint32_t kvpool_reserve_cost(const struct kvpool *p, seq_id id, uint32_t n)
+{
+    struct demand d = demand_of(p, kvpool_seq(p, id), n);
+    uint32_t need = d.n_cols * p->n_groups + d.n_copies;
+    return need > d.n_gain ? need - d.n_gain : 0;
+}
+
+enum err_code kvpool_reserve(struct kvpool *p, seq_id id, uint32_t n, struct err *e)
+{
+    struct seq *s = kvpool_seq(p, id);
+    uint32_t end = end_of(s), have = kvpool_cols(p, end);
+    if (n > p->cfg.max_chunk)
+        return err_set(e, ERR_LIMIT, "%u tokens in one step: at most %u", n, p->cfg.max_chunk);
+    if (n > p->cfg.max_seq_tokens - end)
+        return err_set(e, ERR_LIMIT, "sequence of %llu tokens: at most %u",
+                       (unsigned long long)end + n, p->cfg.max_seq_tokens);
+    if (n == 0)
+        return ERR_OK;
+    struct demand d = demand_of(p, s, n);
+    uint64_t need = (uint64_t)d.n_cols * p->n_groups + d.n_copies;
+    if (need > (uint64_t)kvpool_n_idle(p) + d.n_gain)
+        return err_set(e, ERR_BUSY, "%llu KV blocks wanted: %u idle of %u",
+                       (unsigned long long)need, kvpool_n_idle(p), p->cfg.n_blocks);
+    enum err_code rc = kvpool_seq_grow(p, s, have + d.n_cols, end + n, e);
+    if (rc == ERR_OK)
+        rc = grow_copies(p, d.n_copies, e);
+    if (rc != ERR_OK)
+        return rc;
+
+    if (p->n_unlimited < p->n_groups)
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            leave_below(p, s, g, first_for(p, s, g, n));
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        blk_id from = d.n_copies > 0 ? must_copy(p, s, g) : BLK_NONE;
+        if (from != BLK_NONE)
+            copy_block(p, s, g, from);
+        blk_id *row = kvpool_row(p, s, g);
+        for (uint32_t i = 0; i < d.n_cols; i++)
+            row[have + i] = kvpool_blk_take(p, g);
+    }
+    if (s->n_reserved == 0)
+        s->reserved_at = p->launched;
+    s->n_reserved += n;
+    s->n_last = n;
+    return ERR_OK;
+}
+
+void kvpool_rollback(struct kvpool *p, seq_id id)
+{
+    struct seq *s = kvpool_seq(p, id);
+    bool unseen = s->reserved_at == p->launched;
+    uint32_t had = kvpool_cols(p, end_of(s));
+    s->n_reserved -= s->n_last;
+    s->n_last = s->n_reserved;
+    for (uint32_t i = had; i-- > kvpool_cols(p, end_of(s));)
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            if (kvpool_row(p, s, g)[i] != BLK_NONE)
+                kvpool_blk_drop(p, kvpool_row(p, s, g)[i], unseen);
+    if (s->n_reserved == 0)
+        undo_copies(p, s, unseen);
+}
+
+void kvpool_commit(struct kvpool *p, seq_id id, const int32_t *tokens, uint32_t n)
+{
+    struct seq *s = kvpool_seq(p, id);
+    assert(n <= s->n_reserved);
+    if (n == 0)
+        return;
+    uint32_t from = s->n_computed, known = s->n_known > from ? s->n_known - from : 0;
+    known = known < n ? known : n;
+    assert(memcmp(s->tokens + from, tokens, known * sizeof *tokens) == 0);
+    memcpy(s->tokens + from + known, tokens + known, (n - known) * sizeof *tokens);
+    finish_copies(p, s);
+    s->n_computed += n;
+    s->n_reserved -= n;
+    s->n_last = s->n_last < s->n_reserved ? s->n_last : s->n_reserved;
+    if (s->n_known < s->n_computed)
+        s->n_known = s->n_computed;
+    if (s->n_published < s->n_computed >> p->shift)
+        kvpool_prefix_publish(p, id);
+    if (p->n_unlimited < p->n_groups) {
+        uint32_t whole = s->n_computed & ~(p->block_tokens - 1);
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            leave_below(p, s, g, kvpool_window_first(p, g, whole));
+    }
+}

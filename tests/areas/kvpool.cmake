@@ -1,0 +1,9 @@
+# The pool, and the layout and step plan it shares with the others.
+foreach(name kv_layout_test step_plan_test)
+  quire_test(${name} SOURCES unit/${name}.c
+    LIBRARIES test_support proto quire::cmocka LABELS unit)
+endforeach()
+foreach(name kvpool_test)
+  quire_test(${name} SOURCES unit/${name}.c
+    LIBRARIES test_support kvpool quire::cmocka LABELS unit)
+endforeach()
