@@ -55,7 +55,7 @@ struct oai_defaults {
     uint32_t max_bias;        /* logit_bias entries; 1024 */
     uint32_t max_messages;    /* 4096 */
     uint32_t max_tools;       /* 1024 */
-    uint32_t max_values;      /* JSON values in a body; 4194304 */
+    uint32_t max_values;      /* JSON values in a body; 2097152 */
     /* The chat template iterates over content parts: keep arrays as they are.
      * Otherwise text parts are joined by line breaks into one string. */
     bool template_takes_parts;
@@ -126,6 +126,9 @@ struct oai_request {
     bool return_token_ids, return_token_strs;
     bool stream, include_usage, continuous_usage;
     bool cache_report; /* key `cache`: the reply carries a cache object */
+
+    /* What the client gave itself, where that changes another default. */
+    bool has_generation_prompt, has_add_special_tokens, has_tool_choice;
 
     struct json_doc doc; /* the body; every oai_text points into it */
     void *arrays;        /* owned block behind the arrays above */
