@@ -33,6 +33,10 @@ struct sched_config {
     enum sched_policy policy;
     uint32_t itl_target_us;          /* 0: off; else prefill chunks are sized by
                                       * measured step times                     */
+    uint32_t max_outputs;            /* plan_outputs a step, >= max_num_seqs; 0:
+                                      * max(256, 2 * max_num_seqs)              */
+    uint32_t check_every;            /* steps between ledger checks; 0: 1 in
+                                      * debug builds, 4096 in release           */
 };
 
 enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
@@ -52,7 +56,11 @@ struct sched_request {
     const struct sample_params *params;
 };
 
-/* What a commit tells the outside, in order per sequence. */
+/* What a commit tells the outside, in order per sequence.  A stop id is told as
+ * a SCHED_TOKEN like any other, and counts in n_output; the SCHED_DONE behind it
+ * carries it as stop_id, so that the reader can hide its text.  Prompt scores
+ * are told once a request, with the choice that computes the prompt (0 unless
+ * that one was cancelled). */
 enum sched_event_kind {
     SCHED_PROMPT_TOKEN, /* prompt_logprobs: `out` scores prompt[position]  */
     SCHED_TOKEN,        /* a token was generated                           */
@@ -66,13 +74,15 @@ struct sched_event {
     uint32_t position;        /* of the token in the sequence */
     const struct sampled *out;/* borrowed for the callback; NULL for DONE */
     enum finish finish;       /* DONE only */
-    int32_t stop_id;          /* DONE by FINISH_STOP: the id that stopped it */
-    uint32_t n_prompt, n_output, n_cached, n_preempted; /* DONE; n_cached also
-                                                         * with the first token */
+    int32_t stop_id;          /* DONE by FINISH_STOP: the id that stopped it; else -1 */
+    uint32_t n_prompt, n_output, n_cached, n_preempted; /* DONE and TOKEN */
     uint64_t queued_us, prefill_us, decode_us;          /* DONE */
     const char *message;      /* DONE by FINISH_ERROR: why, borrowed */
 };
 
+/* The callback must not call the scheduler; it may be called by sched_cancel,
+ * sched_next (a request that cannot go on ends with FINISH_ERROR), sched_commit
+ * and sched_abort. */
 struct sched_sink {
     void *ctx;
     void (*event)(void *ctx, const struct sched_event *ev);
@@ -88,13 +98,18 @@ MUST_USE enum err_code sched_create(struct sched **out, struct kvpool *pool,
 void sched_destroy(struct sched *s);
 
 /* Queue a request.  ERR_BUSY: queue full (both numbers in the message).
- * ERR_LIMIT: prompt + max_tokens can never fit (both numbers). Nothing changed
- * on error. */
+ * ERR_LIMIT: the prompt leaves no room in max_model_len, or prompt + max_tokens
+ * can never fit the pool (both numbers).  ERR_INVALID: a count is out of range.
+ * ERR_CONFLICT: the id is live.  ERR_NOMEM.  Nothing changed on error.  Output
+ * is cut at max_model_len with FINISH_LENGTH. */
 MUST_USE enum err_code sched_submit(struct sched *s, const struct sched_request *r,
                                     struct err *e);
 
 /* End a request (choice < 0) or one of its sequences now; its DONE events come
- * with FINISH_CANCELLED before this returns.  Unknown ids are ignored: false. */
+ * with FINISH_CANCELLED before this returns.  Unknown ids are ignored: false.
+ * Allowed while a step is in flight: its results for the sequence are dropped
+ * and its blocks rest; the plan still names the request's params then, so the
+ * caller keeps them until commit or abort. */
 bool sched_cancel(struct sched *s, req_id id, int32_t choice);
 
 /* Plan the next step; NULL when nothing can run.  Borrowed until commit or
@@ -112,9 +127,12 @@ struct sched_stats {
     uint64_t n_waiting_tokens;
     uint64_t steps, tokens_prompt, tokens_prompt_cached, tokens_output;  /* counters */
     uint64_t preemptions, tokens_recomputed;
-    uint64_t finished[FINISH_ERROR + 1];
+    uint64_t finished[FINISH_ERROR + 1];                     /* sequences */
+    uint64_t ledger_violations; /* checks that failed */
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
+/* The last failed ledger check, borrowed; NULL when there was none. */
+const struct err *sched_last_violation(const struct sched *s);
 
 /* Live requests, for the admin page: calls fn for each, in queue order. */
 struct sched_live {

@@ -1,0 +1,208 @@
+/* commit.c: what a step's outcome means.
+ *
+ * Extends sequences by what was computed and sampled, applies the stop rules,
+ * gives siblings their first token and their share of the blocks, and tells the
+ * sink.  Owns nothing beyond struct sched.  Engine thread.  Promises: results of
+ * sequences that ended while the step ran are dropped; events of one sequence
+ * come in order of position, each position once. */
+#include "scheduler/internal.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool stops(const struct sample_params *p, int32_t token, uint32_t n_before)
+{
+    if (n_before < p->min_tokens)
+        return false;
+    for (uint32_t i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* Append a token and say so.  Why the sequence ends with it, or FINISH_NONE. */
+static enum finish take_token(struct sched *s, struct seq *q, const struct sampled *out)
+{
+    struct req *r = q->req;
+    if (out->failed)
+        return FINISH_ERROR;
+    assert(q->known < q->cap);
+    uint32_t at = q->known++;
+    q->hist[at] = out->token;
+    q->n_output++;
+    if (q->first_us == 0) {
+        uint64_t now = s->now_us(s->clock_ctx);
+        q->first_us = now > 0 ? now : 1;
+    }
+    s->stats.tokens_output++;
+    queue_charge(r, 1);
+    bool stop = stops(r->r.params, out->token, q->n_output - 1);
+    emit(s, &(struct sched_event){ .kind = SCHED_TOKEN,
+                                   .id = r->r.id,
+                                   .choice = q->choice,
+                                   .position = at,
+                                   .out = out,
+                                   .n_prompt = r->r.n_prompt,
+                                   .n_output = q->n_output,
+                                   .n_cached = r->n_cached,
+                                   .n_preempted = q->n_preempted });
+    if (stop)
+        return FINISH_STOP;
+    return q->n_output >= r->limit ? FINISH_LENGTH : FINISH_NONE;
+}
+
+static const char *const not_finite = "the model's logits were not finite";
+
+static void end(struct sched *s, struct seq *q, enum finish why, int32_t token)
+{
+    seq_finish(s, q, why, why == FINISH_STOP ? token : -1,
+               why == FINISH_ERROR ? not_finite : NULL);
+}
+
+/* A sibling's first token.  The parent's blocks hold the prompt; without a row
+ * or a pool sequence for it, it waits and computes the prompt by itself. */
+static void give_birth(struct sched *s, const struct seq *parent, struct seq *q,
+                       const struct sampled *out)
+{
+    q->state = SEQ_WAIT;
+    q->known = q->req->r.n_prompt;
+    if (!seq_hold(s, q, q->known + 1)) {
+        q->state = SEQ_UNBORN; /* is in no list */
+        seq_finish(s, q, FINISH_ERROR, -1, "out of memory for a sibling sequence");
+        return;
+    }
+    q->state = SEQ_UNBORN;
+    enum finish why = take_token(s, q, out);
+    if (why != FINISH_NONE) {
+        end(s, q, why, out->token);
+        return;
+    }
+    struct err e;
+    if (s->n_run < s->cfg.max_num_seqs &&
+        kvpool_fork(s->pool, parent->sid, &q->sid, &e) == ERR_OK) {
+        q->computed = parent->computed;
+        run_add(s, q);
+        return;
+    }
+    q->sid = SEQ_NONE;
+    q->state = SEQ_WAIT;
+    q->lost = q->req->r.n_prompt;
+    queue_resume_add(&s->queue, q);
+}
+
+/* Scores of prompt tokens among a row's outputs; false: one was not finite and
+ * the request has ended. */
+static bool take_prompt_scores(struct sched *s, struct seq *q, const struct plan_output *po,
+                               const struct sampled *out, uint32_t n)
+{
+    struct req *r = q->req;
+    for (uint32_t i = 0; i < n && po[i].target >= 0; i++) {
+        if (out[i].failed) {
+            req_finish(s, r, FINISH_ERROR, not_finite);
+            return false;
+        }
+        assert(r->lp_next == po[i].n_history);
+        r->lp_next++;
+        emit(s, &(struct sched_event){ .kind = SCHED_PROMPT_TOKEN,
+                                       .id = r->r.id,
+                                       .choice = q->choice,
+                                       .position = po[i].n_history,
+                                       .out = &out[i],
+                                       .n_prompt = r->r.n_prompt });
+    }
+    return true;
+}
+
+/* One row's outputs [first, first + row->n_outputs). */
+static void take_outputs(struct sched *s, const struct row *row, const struct step_plan *plan,
+                         const struct sampled *out, uint32_t first)
+{
+    struct seq *q = row->seq;
+    const struct plan_output *po = plan->output + first;
+    if (!take_prompt_scores(s, q, po, out + first, row->n_outputs))
+        return;
+    enum finish why = FINISH_NONE;
+    int32_t token = -1;
+    for (uint32_t i = 0; i < row->n_outputs; i++) {
+        struct seq *to = s->out_seq[first + i];
+        if (po[i].target >= 0 || to->state == SEQ_DONE)
+            continue;
+        if (to != q) {
+            give_birth(s, q, to, &out[first + i]);
+            continue;
+        }
+        why = take_token(s, q, &out[first + i]);
+        token = out[first + i].token;
+    }
+    /* Last, because the siblings took their share from it. */
+    if (why != FINISH_NONE)
+        end(s, q, why, token);
+    else if (q->req->limit == 0 && q->computed == q->known)
+        req_finish(s, q->req, FINISH_LENGTH, NULL);
+}
+
+static void check_ledger(struct sched *s)
+{
+    if (s->cfg.check_every == 0 || s->step % s->cfg.check_every != 0)
+        return;
+    struct err e;
+    if (kvpool_check(s->pool, &e) == ERR_OK)
+        return;
+    s->stats.ledger_violations++;
+    s->last_violation = e;
+}
+
+/* The step has ended: nobody reads its arrays any more. */
+static void close_step(struct sched *s)
+{
+    s->in_flight = false;
+    s->n_rows = s->n_outputs = 0;
+    zombies_free(s);
+    check_ledger(s);
+}
+
+void sched_commit(struct sched *s, const struct step_plan *plan, const struct sampled *out)
+{
+    assert(s->in_flight && !s->busy && plan == &s->plan.view);
+    uint64_t now = s->now_us(s->clock_ctx);
+    if (s->cfg.itl_target_us != 0 && s->step_decodes > 0)
+        policy_pace_add(&s->pace, s->step_prompt_tokens, now - s->step_start_us);
+    kvpool_retire(s->pool, plan->step);
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        struct seq *q = s->row[i].seq;
+        if (q->state != SEQ_RUN)
+            continue;
+        kvpool_commit(s->pool, q->sid, q->hist + q->computed, s->row[i].n);
+        q->computed += s->row[i].n;
+        q->planned = 0;
+    }
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        const struct row row = s->row[i];
+        if (row.seq->state == SEQ_RUN)
+            take_outputs(s, &row, plan, out, first);
+        first += row.n_outputs;
+    }
+    close_step(s);
+}
+
+void sched_abort(struct sched *s, const struct step_plan *plan, const struct err *why)
+{
+    assert(s->in_flight && !s->busy && plan == &s->plan.view);
+    kvpool_retire(s->pool, plan->step);
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        struct seq *q = s->row[i].seq;
+        if (q->state == SEQ_RUN && q->planned > 0) {
+            kvpool_rollback(s->pool, q->sid);
+            q->planned = 0;
+        }
+    }
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        struct seq *q = s->row[i].seq;
+        if (q->state != SEQ_DONE)
+            req_finish(s, q->req, FINISH_ERROR, why != NULL ? why->message : "the step failed");
+    }
+    close_step(s);
+}

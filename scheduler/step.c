@@ -1,0 +1,393 @@
+/* step.c: plan one step.
+ *
+ * Decode rows first, then part-done prompts, then admissions, under one token
+ * budget; rows that no block is left for are made room for by preemption.
+ * Owns nothing beyond struct sched.  Engine thread.  Promises: every planned
+ * row has its blocks reserved, or is not in the plan; when work is left, either
+ * a row is planned or a request that can never run has ended in an error. */
+#include "scheduler/internal.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t idle_blocks(const struct sched *s)
+{
+    struct kvpool_stats st;
+    kvpool_stats(s->pool, &st);
+    return st.n_free + st.n_cached;
+}
+
+/* --- rows ------------------------------------------------------------------ */
+
+/* Sequences that the logits after q's last known token give a token to. */
+static uint32_t n_samples(const struct seq *q)
+{
+    const struct req *r = q->req;
+    if (r->limit == 0)
+        return 0;
+    uint32_t n = 1;
+    if (q->known == r->r.n_prompt && q->choice == r->lead)
+        for (uint32_t i = 0; i < r->r.n; i++)
+            n += r->seq[i].state == SEQ_UNBORN;
+    return n;
+}
+
+/* Prompt scores among the logits of the next n tokens of q. */
+static uint32_t n_targets(const struct seq *q, uint32_t n)
+{
+    const struct req *r = q->req;
+    if (q->choice != r->lead || r->lp_next >= r->r.n_prompt)
+        return 0;
+    uint32_t from = q->computed > r->lp_next - 1 ? q->computed : r->lp_next - 1;
+    uint32_t to = q->computed + n < r->r.n_prompt - 1 ? q->computed + n : r->r.n_prompt - 1;
+    return to > from ? to - from : 0;
+}
+
+static uint32_t n_outputs(const struct seq *q, uint32_t n)
+{
+    return n_targets(q, n) + (q->computed + n == q->known ? n_samples(q) : 0);
+}
+
+uint32_t row_fit(const struct sched *s, const struct seq *q, uint32_t n)
+{
+    uint32_t room = s->cfg.max_outputs - s->n_outputs;
+    if (n_outputs(q, n) <= room)
+        return n;
+    const struct req *r = q->req;
+    if (q->computed + n == q->known)
+        n--; /* its samples wait */
+    if (n_targets(q, n) > room) {
+        uint32_t skip = r->lp_next - 1 > q->computed ? r->lp_next - 1 - q->computed : 0;
+        n = skip + room;
+    }
+    return n;
+}
+
+enum err_code row_add(struct sched *s, struct seq *q, uint32_t n, struct err *e)
+{
+    assert(n > 0 && q->planned == 0 && s->n_rows < s->cfg.max_num_seqs);
+    enum err_code rc = kvpool_reserve(s->pool, q->sid, n, e);
+    if (rc != ERR_OK)
+        return rc;
+    uint32_t outs = n_outputs(q, n);
+    s->row[s->n_rows++] = (struct row){ .seq = q, .n = n, .n_outputs = outs };
+    s->n_outputs += outs;
+    q->planned = n;
+    return ERR_OK;
+}
+
+void row_drop(struct sched *s, struct seq *q)
+{
+    if (s->in_flight || q->planned == 0)
+        return;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        if (s->row[i].seq == q) {
+            s->n_outputs -= s->row[i].n_outputs;
+            s->row[i].seq = NULL;
+        }
+    }
+    kvpool_rollback(s->pool, q->sid);
+    q->planned = 0;
+}
+
+static uint32_t n_live_rows(const struct sched *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        n += s->row[i].seq != NULL;
+    return n;
+}
+
+/* --- preemption -------------------------------------------------------------- */
+
+/* Back to waiting; what it computed is dropped, what it said stays known. */
+static void preempt(struct sched *s, struct seq *q)
+{
+    q->lost = q->computed;
+    row_drop(s, q);
+    run_remove(s, q);
+    seq_release(s, q);
+    q->state = SEQ_WAIT;
+    q->n_preempted++;
+    q->passed = 0;
+    q->failed = false;
+    s->stats.preemptions++;
+    s->step_preempted++;
+    queue_resume_add(&s->queue, q);
+}
+
+static struct seq *pick_victim(struct sched *s, uint32_t want)
+{
+    for (uint32_t i = 0; i < s->n_run; i++) {
+        const struct seq *q = s->run[i];
+        s->victim[i] = (struct policy_victim){
+            .gain = kvpool_gain(s->pool, q->sid),
+            .recompute = q->computed,
+            .n_preempted = q->n_preempted,
+            .priority = queue_priority(&s->queue, q->req),
+            .arrival = q->req->arrival,
+        };
+    }
+    int32_t i = policy_pick_victim(s->victim, s->n_run, want);
+    return i < 0 ? NULL : s->run[i];
+}
+
+/* A row of n tokens for q, preempting for it.  False: q is not in this step;
+ * it was preempted itself, or failed, or must wait for resting blocks. */
+static bool secure(struct sched *s, struct seq *q, uint32_t n)
+{
+    for (;;) {
+        struct err e;
+        enum err_code rc = row_add(s, q, n, &e);
+        if (rc == ERR_OK)
+            return true;
+        if (rc != ERR_BUSY || s->n_run == 1) {
+            struct kvpool_stats st;
+            kvpool_stats(s->pool, &st);
+            q->failed = rc != ERR_BUSY || st.n_resting == 0;
+            return false;
+        }
+        uint32_t want = kvpool_reserve_cost(s->pool, q->sid, n);
+        uint32_t ahead = (POLICY_GROWTH_TOKENS >> s->plan.block_shift) + 1;
+        struct seq *v = pick_victim(s, want + ahead);
+        if (v == NULL)
+            v = q; /* everything is shared: give up its own shares */
+        preempt(s, v);
+        if (v == q)
+            return false;
+    }
+}
+
+/* --- the running ------------------------------------------------------------ */
+
+static void plan_decodes(struct sched *s, uint32_t *budget)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_run; i++)
+        if (s->run[i]->known - s->run[i]->computed == 1)
+            s->cand[n++] = s->run[i];
+    if (n == 0)
+        return;
+    /* More rows than tokens: another one starts each step. */
+    uint32_t start = n > *budget ? s->turn++ % n : 0;
+    for (uint32_t i = 0; i < n && *budget > 0; i++) {
+        struct seq *q = s->cand[start + i < n ? start + i : start + i - n];
+        if (q->state != SEQ_RUN || row_fit(s, q, 1) == 0)
+            continue;
+        if (!seq_hold(s, q, q->known + 1)) {
+            q->failed = true;
+            continue;
+        }
+        if (secure(s, q, 1))
+            --*budget;
+    }
+}
+
+/* Sort cand[0..n) by policy_prompt_before; part[] goes along. */
+static void sort_prompts(struct sched *s, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        struct seq *q = s->cand[i];
+        struct policy_prompt p = s->part[i];
+        uint32_t j = i;
+        for (; j > 0 && policy_prompt_before(&p, &s->part[j - 1]); j--) {
+            s->cand[j] = s->cand[j - 1];
+            s->part[j] = s->part[j - 1];
+        }
+        s->cand[j] = q;
+        s->part[j] = p;
+    }
+}
+
+static void plan_prompts(struct sched *s, uint32_t *budget)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_run; i++) {
+        struct seq *q = s->run[i];
+        if (q->known - q->computed <= 1)
+            continue;
+        s->part[n] = (struct policy_prompt){ .left = q->known - q->computed,
+                                             .passed = q->passed,
+                                             .arrival = q->req->arrival,
+                                             .priority = queue_priority(&s->queue, q->req) };
+        s->cand[n++] = q;
+    }
+    sort_prompts(s, n);
+    for (uint32_t i = 0; i < n && *budget > 0; i++) {
+        struct seq *q = s->cand[i];
+        if (q->state != SEQ_RUN)
+            continue;
+        uint32_t m = policy_chunk(s->part[i].left, s->cfg.long_prefill_threshold, *budget);
+        m = row_fit(s, q, m);
+        if (m == 0)
+            continue;
+        if (!seq_hold(s, q, q->known + 1)) {
+            q->failed = true;
+            continue;
+        }
+        /* Others move and will free blocks: wait for them.  Nobody moves:
+         * someone must go. */
+        struct err e;
+        bool ok;
+        if (n_live_rows(s) > 0) {
+            enum err_code rc = row_add(s, q, m, &e);
+            ok = rc == ERR_OK;
+            q->failed = !ok && rc != ERR_BUSY;
+        } else {
+            ok = secure(s, q, m);
+        }
+        if (ok)
+            *budget -= m;
+    }
+}
+
+/* What the passed-over ones are owed. */
+static void note_passed(struct sched *s)
+{
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        if (s->row[i].seq != NULL && s->row[i].seq->known - s->row[i].seq->computed > 1)
+            given += s->row[i].n;
+    s->step_prompt_tokens = given;
+    for (uint32_t i = 0; i < s->n_run; i++) {
+        struct seq *q = s->run[i];
+        if (q->known - q->computed > 1)
+            q->passed = q->planned > 0 ? 0 : q->passed + given;
+    }
+}
+
+/* Whether there was one. */
+static bool finish_failed(struct sched *s)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_run;) {
+        struct seq *q = s->run[i];
+        if (!q->failed) {
+            i++;
+            continue;
+        }
+        seq_finish(s, q, FINISH_ERROR, -1, "out of memory or of KV blocks while planning a step");
+        i = 0; /* the list may have moved */
+        any = true;
+    }
+    return any;
+}
+
+/* --- the plan ----------------------------------------------------------------- */
+
+static void add_outputs(struct sched *s, struct row *row, uint32_t row_first)
+{
+    struct seq *q = row->seq;
+    struct req *r = q->req;
+    uint32_t targets = n_targets(q, row->n), first = 0;
+    if (targets > 0)
+        first = q->computed > r->lp_next - 1 ? q->computed : r->lp_next - 1;
+    for (uint32_t i = 0; i < row->n_outputs; i++) {
+        struct plan_output *o = plan_add_output(&s->plan);
+        s->out_seq[s->n_outputs++] = q;
+        uint32_t at = i < targets ? first + i : q->known - 1;
+        o->token = row_first + (at - q->computed);
+        o->target = i < targets ? q->hist[at + 1] : -1;
+        o->params = r->r.params;
+        o->seed = r->r.params->seed + q->choice;
+        o->history = q->hist;
+        o->n_history = at + 1;
+        o->n_prompt = r->r.n_prompt;
+    }
+    if (row->n_outputs <= targets + 1)
+        return;
+    /* n > 1: the same logits give every unborn sibling its first token. */
+    uint32_t out = s->plan.view.n_outputs - (row->n_outputs - targets) + 1;
+    for (uint32_t i = 0; i < r->r.n; i++) {
+        if (r->seq[i].state != SEQ_UNBORN)
+            continue;
+        s->out_seq[out] = &r->seq[i];
+        s->plan.output[out++].seed = r->r.params->seed + i;
+    }
+}
+
+static const struct step_plan *build(struct sched *s)
+{
+    plan_begin(&s->plan, s->step);
+    s->step_decodes = 0;
+    s->n_outputs = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        struct row row = s->row[i];
+        if (row.seq == NULL)
+            continue;
+        uint32_t first = s->plan.view.n_tokens;
+        plan_add_row(&s->plan, row.seq->hist + row.seq->computed, row.n, row.seq->computed);
+        add_outputs(s, &row, first);
+        s->step_decodes += row.seq->known - row.seq->computed == 1;
+        s->sid[n] = row.seq->sid;
+        s->row[n++] = row;
+    }
+    s->n_rows = n;
+    return plan_end(&s->plan, s->pool, s->sid);
+}
+
+static void check_plan(const struct sched *s, const struct step_plan *plan)
+{
+#ifdef QUIRE_DEBUG
+    struct err e;
+    if (step_plan_check(plan, &s->lay, (uint32_t)s->n_blocks, &e) != ERR_OK) {
+        fprintf(stderr, "step %llu: the plan breaks its contract: %s\n",
+                (unsigned long long)plan->step, e.message);
+        abort();
+    }
+#else
+    (void)s;
+    (void)plan;
+#endif
+}
+
+/* Nothing runs and yet the first in line cannot start: it never will. */
+static bool fail_stuck(struct sched *s)
+{
+    struct seq *q = admit_next(s);
+    struct kvpool_stats st;
+    kvpool_stats(s->pool, &st);
+    if (q == NULL || s->n_run > 0 || st.n_resting > 0)
+        return false;
+    char why[160];
+    snprintf(why, sizeof why,
+             "%llu tokens need more KV blocks than the %llu of %llu that are usable",
+             (unsigned long long)q->known, (unsigned long long)(st.n_free + st.n_cached),
+             (unsigned long long)st.n_blocks);
+    seq_finish(s, q, FINISH_ERROR, -1, why);
+    return true;
+}
+
+const struct step_plan *sched_next(struct sched *s)
+{
+    assert(!s->in_flight && !s->busy);
+    for (;;) {
+        uint32_t budget = s->cfg.max_num_batched_tokens;
+        s->n_rows = s->n_outputs = 0;
+        s->step_preempted = 0;
+        plan_decodes(s, &budget);
+        uint32_t prompts = budget;
+        if (s->cfg.itl_target_us != 0 && n_live_rows(s) > 0)
+            prompts = policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
+        plan_prompts(s, &prompts);
+        if (s->step_preempted == 0)
+            admit(s, &prompts);
+        note_passed(s);
+        bool again = finish_failed(s) || s->step_preempted > 0;
+        if (n_live_rows(s) > 0)
+            break;
+        if (!again && !fail_stuck(s))
+            return NULL;
+    }
+    s->step++;
+    const struct step_plan *plan = build(s);
+    check_plan(s, plan);
+    kvpool_launch(s->pool, s->step);
+    s->in_flight = true;
+    s->stats.steps++;
+    s->step_start_us = s->now_us(s->clock_ctx);
+    return plan;
+}
