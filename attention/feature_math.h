@@ -42,14 +42,17 @@ static HD float attn_minf(float a, float b)
     return a < b ? a : b;
 }
 
-/* Round to the nearest integer, ties to even; |x| < 2^22. */
+/* 1.5 * 2^23: a float of magnitude under 2^22 added to it is rounded to the
+ * nearest integer, ties to even, and the sum's bits count up from the magic's. */
+#define ATTN_ROUND_MAGIC 12582912.0f
+#define ATTN_ROUND_BITS  0x4B400000u
+
 static HD float attn_rint(float x)
 {
 #if defined(__CUDA_ARCH__)
     return rintf(x);
 #else
-    float magic = 12582912.0f; /* 1.5 * 2^23 */
-    return (x + magic) - magic;
+    return (x + ATTN_ROUND_MAGIC) - ATTN_ROUND_MAGIC;
 #endif
 }
 
@@ -104,16 +107,16 @@ static HD int64_t attn_checked_slot(int32_t slot, int64_t num_slots)
 
 /* ---- functions -------------------------------------------------------------- */
 
-/* e^x for x <= 0, relative error under 2e-7; exactly 0 below -87, 1 at 0.
- * Branch-free, so that a loop over it vectorises. */
+/* e^x for x <= 0, relative error under 2e-7; exactly 0 below -87, 1 at 0; NaN
+ * stays NaN.  Branch-free, so that a loop over it vectorises. */
 static HD float attn_exp(float x)
 {
-    float c = attn_maxf(x, -88.0f);
-    float n = attn_rint(c * 1.44269504088896341f);
+    float c = attn_maxf(-88.0f, x);
+    float t = c * 1.44269504088896341f + ATTN_ROUND_MAGIC;
+    float n = t - ATTN_ROUND_MAGIC;
     float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
-    float y = 1.3981999507e-3f;
-    float scale = attn_bits_float((uint32_t)((int32_t)n + 127) << 23);
-    y = 1.9875691500e-4f * r + y;
+    float scale = attn_bits_float((attn_float_bits(t) - ATTN_ROUND_BITS + 127u) << 23);
+    float y = 1.9875691500e-4f * r + 1.3981999507e-3f;
     y = y * r + 8.3334519073e-3f;
     y = y * r + 4.1665795894e-2f;
     y = y * r + 1.6666665459e-1f;
@@ -159,7 +162,7 @@ static HD void attn_rope_channels(int32_t i, int32_t rotary_dim, int interleaved
 /* ---- softmax state ------------------------------------------------------------ */
 
 /* The running maximum of no scores.  Finite, so that differences stay numbers;
- * whether anything was admitted is told by sum > 0, never by the maximum. */
+ * whether anything was admitted is told by sum != 0, never by the maximum. */
 #define ATTN_NO_MAX (-1e30f)
 
 /* Of scores x: max, and sum of e^(x - max).  The weighted V goes beside it. */
@@ -168,12 +171,12 @@ struct attn_state {
 };
 
 /* Merge b into a.  The weighted V of the two are to be scaled by *ca and *cb
- * and added; the factor of an empty side is 0. */
+ * and added; the factor of an empty side is 0.  NaN stays NaN. */
 static HD void attn_state_merge(struct attn_state *a, struct attn_state b, float *ca, float *cb)
 {
-    float m = attn_maxf(a->max, b.max);
-    *ca = a->sum > 0.0f ? attn_exp(a->max - m) : 0.0f;
-    *cb = b.sum > 0.0f ? attn_exp(b.max - m) : 0.0f;
+    float m = a->sum == 0.0f ? b.max : b.sum == 0.0f ? a->max : attn_maxf(a->max, b.max);
+    *ca = a->sum == 0.0f ? 0.0f : attn_exp(a->max - m);
+    *cb = b.sum == 0.0f ? 0.0f : attn_exp(b.max - m);
     a->sum = a->sum * *ca + b.sum * *cb;
     a->max = m;
 }
@@ -183,7 +186,7 @@ static HD void attn_state_merge(struct attn_state *a, struct attn_state b, float
 static HD float attn_state_finish(struct attn_state s, int has_sink, float sink)
 {
     float m, c;
-    if (!(s.sum > 0.0f))
+    if (s.sum == 0.0f)
         return 0.0f;
     if (!has_sink)
         return 1.0f / s.sum;
