@@ -1,0 +1,8 @@
+# The scheduler over the real pool, with a model made of hashes.
+add_library(sched_world STATIC property/sched_world.c)
+target_link_libraries(sched_world PUBLIC test_support scheduler)
+
+quire_test(policy_test SOURCES unit/policy_test.c
+  LIBRARIES test_support scheduler quire::cmocka LABELS unit)
+quire_test(sched_test SOURCES unit/sched_test.c
+  LIBRARIES sched_world scheduler quire::cmocka LABELS unit)
