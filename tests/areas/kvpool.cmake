@@ -7,3 +7,5 @@ foreach(name kvpool_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support kvpool quire::cmocka LABELS unit)
 endforeach()
+quire_test(kvpool_property SOURCES property/kvpool_property.c
+  LIBRARIES test_support kvpool quire::cmocka LABELS property)
