@@ -308,6 +308,11 @@ struct attn_backend {
     /* Cache memory (kv_slabs.h): zeroed, committed lazily where the device can. */
     enum err_code (*map)(void *self, size_t bytes, void **out, struct err *e);
     void (*unmap)(void *self, void *p, size_t bytes);
+    /* Move bytes to and from mapped memory (loading, tests; never in a step).
+     * Both wait: for all work queued before, and until the bytes have moved. */
+    enum err_code (*copy_in)(void *self, void *to, const void *host, size_t bytes, struct err *e);
+    enum err_code (*copy_out)(void *self, void *host, const void *from, size_t bytes,
+                              struct err *e);
     /* Copy n runs of `bytes` inside one slab: from_to[2i] -> from_to[2i+1], block
      * ids on the host; ordered on stream. */
     enum err_code (*copy_blocks)(void *self, void *slab, size_t bytes, const int32_t *from_to,

@@ -1,0 +1,108 @@
+/* job.c: how a call is cut into tiles of rows.
+ *
+ * Pure functions on the job; the calling thread.  A tile holds tile_tokens
+ * tokens of one sequence times tile_heads query heads that share a KV head, so
+ * that each row of K and V is loaded once for all of them. */
+#include "attention/cpu/job.h"
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+void job_shape(struct job *j)
+{
+    j->group = j->num_heads / j->kv_heads;
+    j->tile_heads = j->group < TILE_ROWS ? j->group : TILE_ROWS;
+    j->head_parts = (j->group + j->tile_heads - 1) / j->tile_heads;
+    j->tile_tokens = TILE_ROWS / j->tile_heads;
+    if (j->tile_tokens > j->n_tokens)
+        j->tile_tokens = j->n_tokens > 0 ? (int32_t)j->n_tokens : 1;
+    j->v_stride = (int32_t)round_up(j->v_width, INNER_PAD);
+}
+
+int64_t job_max_q_tiles(const struct job *j)
+{
+    return j->n_tokens / j->tile_tokens + (j->n_seqs < j->n_tokens ? j->n_seqs : j->n_tokens);
+}
+
+int64_t job_position(const struct job *j, const struct q_tile *q, int64_t t)
+{
+    return j->positions != NULL ? j->positions[t] : q->past + (t - q->seq_first);
+}
+
+void job_cut(struct job *j)
+{
+    int64_t end = 0, n = 0;
+    int64_t capacity = j->table != NULL ? j->table_cols << j->block_shift : INT64_MAX;
+    for (int64_t b = 0; b < j->n_seqs; b++) {
+        int64_t first = j->cu[b], stop = j->cu[b + 1];
+        int64_t past = j->past != NULL && j->past[b] > 0 ? j->past[b] : 0;
+        int64_t kv_len;
+        first = first < end ? end : first;
+        stop = stop > j->n_tokens ? j->n_tokens : stop;
+        if (stop <= first)
+            continue;
+        end = stop;
+        kv_len = past + (stop - first);
+        for (int64_t t = first; t < stop; t += j->tile_tokens)
+            j->q_tile[n++] = (struct q_tile){
+                .seq = (int32_t)b,
+                .first = (int32_t)t,
+                .n = (int32_t)(stop - t < j->tile_tokens ? stop - t : j->tile_tokens),
+                .seq_first = (int32_t)first,
+                .past = past,
+                .kv_len = kv_len < capacity ? kv_len : capacity,
+            };
+    }
+    j->n_q_tiles = n;
+}
+
+/* ---- workspace ----------------------------------------------------------------- */
+
+enum {
+    UNITS_PER_WORKER = 4,        /* fewer than this: split long contexts */
+    PARTIAL_MAX_BYTES = 64 << 20 /* of all partial results               */
+};
+
+/* Splits worth room, 0 for none: only batches too small to occupy the pool are
+ * split, and more than max_kv_len can fill is never needed. */
+static int64_t count_splits(const struct job *j, int64_t units, uint32_t n_workers,
+                            int64_t max_kv_len)
+{
+    int64_t most = PARTIAL_MAX_BYTES / 4 / job_partial_floats(j);
+    int64_t n = (max_kv_len + TILE - 1) / TILE;
+    if (n_workers == 1 || units == 0 || units >= (int64_t)UNITS_PER_WORKER * n_workers ||
+        j->qk_mode != ATTN_QK_NONE)
+        return 0;
+    n = n < most / units ? n : most / units;
+    return n > 1 ? n : 0;
+}
+
+enum err_code job_workspace(struct job *j, uint32_t n_workers, int64_t max_kv_len, char *base,
+                            uint64_t *bytes, struct err *e)
+{
+    int64_t tiles = job_max_q_tiles(j), units, at;
+    if (tiles > INT32_MAX / ((int64_t)j->kv_heads * j->head_parts))
+        return err_set_param(e, ERR_LIMIT, "query",
+                             "query: %lld tokens of %d heads, more than one call can attend",
+                             (long long)j->n_tokens, j->num_heads);
+    units = tiles * j->kv_heads * j->head_parts;
+    j->scratch_bytes = job_scratch_bytes(j);
+    if (j->scratch_bytes < (int64_t)j->store_width * 4)
+        j->scratch_bytes = (int64_t)j->store_width * 4;
+    j->scratch_bytes = round_up(j->scratch_bytes, 64);
+    j->partial_floats = job_partial_floats(j);
+    j->n_splits = count_splits(j, units, n_workers, max_kv_len);
+    at = round_up(tiles * (int64_t)sizeof *j->q_tile, 64);
+    *bytes = (uint64_t)(at + j->scratch_bytes * n_workers +
+                        units * j->n_splits * j->partial_floats * 4 + 63);
+    if (base == NULL)
+        return ERR_OK;
+    base = (char *)(((uintptr_t)base + 63) & ~(uintptr_t)63);
+    j->q_tile = (struct q_tile *)base;
+    j->scratch = base + at;
+    if (j->n_splits > 0)
+        j->partial = (float *)(j->scratch + j->scratch_bytes * n_workers);
+    return ERR_OK;
+}

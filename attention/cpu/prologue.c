@@ -1,0 +1,122 @@
+/* prologue.c: norm, rotation, quantisation and the store into the cache.
+ *
+ * Works on the job's memory; the pool's threads, one token each at a time.  All
+ * in float: K is rounded once, at the store. */
+#include <math.h>
+
+#include "attention/cpu/job.h"
+
+/* Batches of at most this many tokens are stored by the caller alone: sooner
+ * done than threads wake. */
+enum { STORE_ALONE = 8 };
+
+static float element(enum attn_dtype d, const void *p, int64_t i)
+{
+    if (d == ATTN_F32)
+        return ((const float *)p)[i];
+    return d == ATTN_BF16 ? attn_bf16_float(((const uint16_t *)p)[i])
+                          : attn_f16_float(((const uint16_t *)p)[i]);
+}
+
+/* x * w / sqrt(mean(x^2) + epsilon) */
+static void norm_row(const struct job *j, float *x, const void *weight)
+{
+    float lane[8] = { 0 }, sum = 0.0f, c;
+    for (int32_t i = 0; i < j->k_width; i += 8)
+        for (int l = 0; l < 8; l++)
+            lane[l] += x[i + l] * x[i + l];
+    for (int l = 0; l < 8; l++)
+        sum += lane[l];
+    c = 1.0f / sqrtf(sum / (float)j->k_width + j->epsilon);
+    for (int32_t i = 0; i < j->k_width; i++)
+        x[i] = x[i] * c * element(j->dtype, weight, i);
+}
+
+/* Row p of cos and sin; p outside the table reads its nearest row. */
+static void rotate_row(const struct job *j, float *x, int64_t p)
+{
+    const struct rotary *r = &j->rotary;
+    int64_t at = (p < 0 ? 0 : p >= r->n_rows ? r->n_rows - 1 : p) * (r->dim / 2);
+    for (int32_t i = 0; i < r->dim / 2; i++) {
+        int32_t a, b;
+        attn_rope_channels(i, r->dim, r->interleaved, &a, &b);
+        attn_rope_pair(&x[r->offset + a], &x[r->offset + b], element(j->dtype, r->cos_, at + i),
+                       element(j->dtype, r->sin_, at + i));
+    }
+}
+
+void prologue_row(const struct job *j, float *x, const void *norm, int64_t p)
+{
+    if (norm != NULL)
+        norm_row(j, x, norm);
+    if (j->rotary.cos_ != NULL)
+        rotate_row(j, x, p);
+}
+
+/* ---- the store ---------------------------------------------------------------- */
+
+static void store_row(const struct sink_cache *c, const float *x, int32_t head, int64_t slot)
+{
+    int64_t at = (slot * c->kv_heads + head) * c->width;
+    const float *scale = c->quant == ATTN_PER_CHANNEL ? c->scale + (int64_t)head * c->width
+                                                      : c->scale;
+    int32_t step = c->quant == ATTN_PER_CHANNEL;
+    if (c->dtype == ATTN_INT8) {
+        int8_t *to = (int8_t *)c->base + at;
+        for (int32_t i = 0; i < c->width; i++)
+            to[i] = attn_float_int8(x[i], scale[step * i]);
+    } else if (c->dtype == ATTN_E4M3) {
+        uint8_t *to = (uint8_t *)c->base + at;
+        for (int32_t i = 0; i < c->width; i++)
+            to[i] = attn_quant_e4m3(x[i], scale[step * i]);
+    } else {
+        row_store(c->dtype, x, c->width, c->base + at * (int64_t)attn_dtype_bytes(c->dtype));
+    }
+}
+
+static const char *row_at(const struct job *j, const struct rows *r, int64_t t, int32_t head,
+                          int32_t width)
+{
+    return r->base + (t * r->stride + (int64_t)head * width) * (int64_t)attn_dtype_bytes(j->dtype);
+}
+
+/* The slot of token t, or -1. */
+static int64_t slot_of(const struct job *j, const struct q_tile *q, int64_t t)
+{
+    if (j->slots != NULL)
+        return attn_checked_slot(j->slots[t], j->n_slots);
+    return attn_slot(j->table + q->seq * j->table_cols, j->table_cols,
+                     q->past + (t - q->seq_first), j->block_shift, j->num_blocks);
+}
+
+static void store_token(const struct job *j, const struct q_tile *q, int64_t t, float *x)
+{
+    int64_t slot = slot_of(j, q, t), p = job_position(j, q, t);
+    if (slot < 0)
+        return;
+    for (int32_t h = 0; j->k_store.base != NULL && h < j->k_store.kv_heads; h++) {
+        row_load(j->dtype, row_at(j, &j->key, t, h, j->k_store.width), j->k_store.width, x);
+        prologue_row(j, x, j->k_norm, p);
+        store_row(&j->k_store, x, h, slot);
+    }
+    for (int32_t h = 0; j->v_store.base != NULL && h < j->v_store.kv_heads; h++) {
+        row_load(j->dtype, row_at(j, &j->value, t, h, j->v_store.width), j->v_store.width, x);
+        store_row(&j->v_store, x, h, slot);
+    }
+}
+
+static void store_tile(void *ctx, uint32_t task, uint32_t worker)
+{
+    const struct job *j = ctx;
+    const struct q_tile *q = &j->q_tile[task];
+    float *x = (float *)(j->scratch + worker * j->scratch_bytes);
+    for (int32_t i = 0; i < q->n; i++)
+        store_token(j, q, q->first + i, x);
+}
+
+void prologue_store(const struct job *j, struct workers *w)
+{
+    if (j->n_tokens <= STORE_ALONE)
+        w = NULL;
+    workers_run(w, store_tile, (void *)(uintptr_t)j, (uint32_t)j->n_q_tiles);
+}

@@ -1,0 +1,335 @@
+/* backend.cu: the interface "attention": the operator's CUDA backend.
+ *
+ *   decode     split kernel alone     few tokens: at most one a sequence on average
+ *   prefill    split kernel for the sequences of few rows, prefill kernel for the rest
+ *   reference  generic kernel         bias, output_qk, odd shapes
+ * Each after the prologue.  What is chosen and how much is launched depends on
+ * static facts and bounds; every length is read on the device.
+ *
+ * Owns the choice of device.  One struct attn a thread, like attn.h says. */
+#include "attention/cuda/interfaces.h"
+#include "attention/cuda/kernels.h"
+#include "attention/cuda/planner.h"
+
+#include <stdlib.h>
+
+namespace
+{
+
+enum kernel_index { DECODE, PREFILL, REFERENCE, N_KERNELS };
+
+const uint32_t all_features = ATTN_BIT(ATTN_FEATURES) - 1;
+const uint32_t fused_features =
+    all_features & ~(ATTN_BIT(ATTN_HAS_BIAS) | ATTN_BIT(ATTN_HAS_QK_OUTPUT));
+const uint32_t all_dtypes = ATTN_BIT(ATTN_F16) | ATTN_BIT(ATTN_BF16);
+
+const struct attn_kernel kernels[N_KERNELS] = {
+    {"decode", fused_features, all_dtypes, 256, false, "token_count <= batch_size"},
+    {"prefill", fused_features, all_dtypes, 256, false, "any ragged batch"},
+    {"reference", all_features, all_dtypes, CUDA_MAX_HEAD, false, "any shape, not fast"},
+};
+
+struct cuda_attn {
+    int device, n_sm;
+};
+
+const struct kernel_family *const split_kernels[CACHE_KINDS] = {&split_bf16, &split_f16,
+                                                                &split_e4m3, &split_int8};
+const struct kernel_family *const prefill_kernels[CACHE_KINDS] = {&prefill_bf16, &prefill_f16,
+                                                                  &prefill_e4m3, &prefill_int8};
+
+enum err_code open_backend(void **self, const struct attn_options *opt, struct err *e)
+{
+    struct device_info info;
+    enum err_code rc = cuda_device.open(opt->device_index, &info, e);
+    if (rc != ERR_OK)
+        return rc;
+    if (info.major < 8)
+        return err_set(e, ERR_GPU, "device %d, %s: compute capability %d.%d, expected 8.0 or newer",
+                       (int)opt->device_index, info.name, (int)info.major, (int)info.minor);
+    for (int k = 0; k < CACHE_KINDS; k++) {
+        rc = cuda_result(split_kernels[k]->prepare(), "preparing the split kernels", e);
+        if (rc == ERR_OK)
+            rc = cuda_result(prefill_kernels[k]->prepare(), "preparing the prefill kernels", e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    struct cuda_attn *a = (struct cuda_attn *)calloc(1, sizeof *a);
+    if (a == NULL)
+        return err_nomem(e, "attention backend", sizeof *a);
+    a->device = opt->device_index;
+    a->n_sm = info.n_sm;
+    *self = a;
+    return ERR_OK;
+}
+
+void close_backend(void *self)
+{
+    free(self);
+}
+
+enum cache_kind cache_kind_of(enum attn_dtype d)
+{
+    return d == ATTN_BF16   ? CACHE_BF16
+           : d == ATTN_F16  ? CACHE_F16
+           : d == ATTN_E4M3 ? CACHE_E4M3
+                            : CACHE_INT8;
+}
+
+bool fits(const void *, uint32_t k, const struct attn_plan *p)
+{
+    if (k == REFERENCE)
+        return true;
+    /* Rows are copied 16 bytes at a time. */
+    if ((p->k_cache_dtype == ATTN_INT8 || p->k_cache_dtype == ATTN_E4M3) && p->head_size % 16 != 0)
+        return false;
+    return k == PREFILL || p->token_count <= p->batch_size;
+}
+
+/* ---- workspace ------------------------------------------------------------ */
+
+/* Byte offsets of the parts; total is what a call needs. */
+struct layout {
+    uint64_t q, q_factor, arrived, work, part, part_state, total;
+    int32_t q_width, max_chunks, part_rows, split_rows, q_form;
+};
+
+uint64_t take(uint64_t *at, uint64_t bytes)
+{
+    uint64_t here = *at;
+    *at = (here + bytes + 255) & ~(uint64_t)255;
+    return here;
+}
+
+struct layout lay_out(const struct attn_plan *p)
+{
+    struct layout l = {};
+    bool generic = p->kernel == REFERENCE;
+    bool quantised = p->k_cache_dtype == ATTN_INT8 || p->k_cache_dtype == ATTN_E4M3;
+    int64_t rows = p->token_count, span = p->max_kv_len, at_most;
+    uint64_t heads = (uint64_t)p->token_count * (uint64_t)p->num_heads;
+
+    l.q_form = generic ? Q_FLOAT : quantised ? Q_HALF : Q_NATIVE;
+    l.q_width = generic ? p->head_size : padded_width(p->head_size);
+    l.q = take(&l.total, heads * (uint64_t)l.q_width * (generic ? 4 : 2));
+    l.q_factor = take(&l.total, heads * 4);
+    l.arrived = take(&l.total, heads * 4);
+    l.work = take(&l.total, 8);
+    if (generic)
+        return l;
+
+    l.split_rows = INT32_MAX;
+    if (p->kernel == PREFILL) {
+        l.split_rows = p->group > 16 ? p->group : 16;
+        at_most = p->batch_size * (l.split_rows / p->group);
+        rows = rows < at_most ? rows : at_most;
+    }
+    if (p->attrs.local_window_size > 0 && (p->features & ATTN_BIT(ATTN_HAS_POSITIONS)) == 0) {
+        at_most = p->attrs.local_window_size + p->max_query_len;
+        span = span < at_most ? span : at_most;
+    }
+    l.max_chunks = plan_max_chunks(span);
+    l.part_rows = (int32_t)rows;
+    uint64_t parts = (uint64_t)rows * (uint64_t)l.max_chunks * (uint64_t)p->num_heads;
+    l.part = take(&l.total, parts * (uint64_t)l.q_width * 4);
+    l.part_state = take(&l.total, parts * 8);
+    return l;
+}
+
+enum err_code size_call(const void *, struct attn_plan *p, struct err *e)
+{
+    const int64_t most = INT32_MAX / 4;
+    if (p->token_count * (p->num_heads + 2 * (int64_t)p->kv_num_heads) > most)
+        return err_set_param(e, ERR_INVALID, "query",
+                             "query: %lld tokens of %d heads, expected at most %lld rows a call",
+                             (long long)p->token_count, (int)p->num_heads, (long long)most);
+    if (p->num_blocks > INT32_MAX || p->batch_size > most || p->table_cols > most)
+        return err_set_param(e, ERR_INVALID, "block_table",
+                             "key_cache has %lld blocks, block_table is (%lld, %lld): expected at "
+                             "most %lld of each",
+                             (long long)p->num_blocks, (long long)p->batch_size,
+                             (long long)p->table_cols, (long long)most);
+    p->workspace_bytes = lay_out(p).total;
+    return ERR_OK;
+}
+
+/* ---- run ------------------------------------------------------------------ */
+
+/* Tensors that are read or written 16 bytes at a time. */
+enum err_code check_alignment(const struct attn_args *args, struct err *e)
+{
+    static const enum attn_input wide[] = {ATTN_QUERY, ATTN_KEY, ATTN_VALUE, ATTN_KEY_CACHE,
+                                           ATTN_VALUE_CACHE};
+    for (enum attn_input i : wide) {
+        if ((uintptr_t)args->in[i].data % 16 != 0)
+            return err_set(e, ERR_INVALID, "input %d at %p: expected 16-byte alignment", (int)i,
+                           args->in[i].data);
+    }
+    if ((uintptr_t)args->out[ATTN_OUT].data % 16 != 0)
+        return err_set_param(e, ERR_INVALID, "output", "output at %p: expected 16-byte alignment",
+                             args->out[ATTN_OUT].data);
+    return ERR_OK;
+}
+
+const void *input(const struct attn_args *args, enum attn_input i)
+{
+    return args->in[i].rank != 0 ? args->in[i].data : NULL;
+}
+
+void fill_pointers(struct attn_call *c, const struct attn_args *args)
+{
+    c->query = input(args, ATTN_QUERY);
+    c->key = input(args, ATTN_KEY);
+    c->value = input(args, ATTN_VALUE);
+    c->key_cache = args->in[ATTN_KEY_CACHE].data;
+    c->value_cache = c->latent ? c->key_cache : args->in[ATTN_VALUE_CACHE].data;
+    c->cu_seqlens = (const int32_t *)input(args, ATTN_CU_SEQLENS);
+    c->past_seqlens = (const int32_t *)input(args, ATTN_PAST_SEQLENS);
+    c->block_table = (const int32_t *)input(args, ATTN_BLOCK_TABLE);
+    c->cos_cache = input(args, ATTN_COS_CACHE);
+    c->sin_cache = input(args, ATTN_SIN_CACHE);
+    c->slot_mapping = (const int32_t *)input(args, ATTN_SLOT_MAPPING);
+    c->head_sink = input(args, ATTN_HEAD_SINK);
+    c->q_norm = input(args, ATTN_Q_NORM_WEIGHT);
+    c->k_norm = input(args, ATTN_K_NORM_WEIGHT);
+    c->k_scale = (const float *)input(args, ATTN_K_SCALE);
+    c->v_scale = c->latent ? c->k_scale : (const float *)input(args, ATTN_V_SCALE);
+    c->positions = (const int32_t *)input(args, ATTN_QUERY_POSITIONS);
+    c->bias = input(args, ATTN_BIAS);
+    c->output = args->out[ATTN_OUT].data;
+    c->qk = args->out[ATTN_QK].rank != 0 ? args->out[ATTN_QK].data : NULL;
+}
+
+void fill_shapes(struct attn_call *c, const struct attn_plan *p)
+{
+    const int64_t *bias = p->bias_shape;
+    c->latent = p->mode == ATTN_MODE_LATENT;
+    c->tokens = (int32_t)p->token_count;
+    c->batch = (int32_t)p->batch_size;
+    c->table_cols = (int32_t)p->table_cols;
+    c->num_blocks = (int32_t)p->num_blocks;
+    c->block_shift = p->block_shift;
+    c->heads = p->num_heads;
+    c->kv_heads = p->kv_num_heads;
+    c->group = p->group;
+    c->head_size = p->head_size;
+    c->v_head_size = p->v_head_size;
+    c->query_stride = (int32_t)p->query_stride;
+    c->key_stride = p->kv_num_heads * p->head_size;
+    c->rotary_dim = p->rotary_dim;
+    c->rotary_offset = p->attrs.rotary_offset;
+    c->rotary_interleaved = p->attrs.rotary_interleaved;
+    c->rotary_rows = (int32_t)(p->rotary_rows < INT32_MAX ? p->rotary_rows : INT32_MAX);
+    c->window = p->attrs.local_window_size > 0 ? p->attrs.local_window_size : 0;
+    c->bias_rows = bias[2];
+    c->bias_cols = bias[3];
+    c->bias_stride_head = bias[1] > 1 ? bias[2] * bias[3] : 0;
+    c->bias_stride_batch = bias[0] > 1 ? bias[1] * bias[2] * bias[3] : 0;
+    c->qk_cols = p->qk_cols;
+    c->qk_dtype = p->qk_dtype;
+    c->qk_mode = p->attrs.qk_output;
+    c->dtype_bf16 = p->dtype == ATTN_BF16;
+    c->cache = cache_kind_of(p->k_cache_dtype);
+    c->k_channel = p->attrs.k_quant_type == ATTN_PER_CHANNEL;
+    c->v_channel = c->latent ? c->k_channel : p->attrs.v_quant_type == ATTN_PER_CHANNEL;
+    c->scale = p->scale;
+    c->softcap = p->attrs.softcap;
+    c->epsilon = p->attrs.qk_norm_epsilon;
+}
+
+void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace)
+{
+    c->q = workspace + l->q;
+    c->q_factor = (float *)(workspace + l->q_factor);
+    c->arrived = (uint32_t *)(workspace + l->arrived);
+    c->work = (uint32_t *)(workspace + l->work);
+    c->part = (float *)(workspace + l->part);
+    c->part_state = (float *)(workspace + l->part_state);
+    c->q_width = c->v_width = l->q_width;
+    c->q_form = l->q_form;
+    c->max_chunks = l->max_chunks;
+    c->part_rows = l->part_rows;
+    c->split_rows = l->split_rows;
+}
+
+enum err_code run(void *self, const struct attn_plan *p, const struct attn_args *args,
+                  void *workspace, void *stream, struct err *e)
+{
+    const struct cuda_attn *a = (const struct cuda_attn *)self;
+    cudaStream_t s = (cudaStream_t)stream;
+    if (p->token_count == 0)
+        return ERR_OK;
+    enum err_code rc = check_alignment(args, e);
+    if (rc != ERR_OK)
+        return rc;
+
+    struct attn_call c = {};
+    struct layout l = lay_out(p);
+    fill_shapes(&c, p);
+    fill_pointers(&c, args);
+    fill_workspace(&c, &l, (char *)workspace);
+
+    rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(launch_prologue(&c, s), "launching the prologue", e);
+    if (rc != ERR_OK)
+        return rc;
+    if (p->kernel == REFERENCE)
+        return cuda_result(launch_generic(&c, s), "launching the generic kernel", e);
+    rc = cuda_result(split_kernels[c.cache]->launch(&c, a->n_sm, s), "launching the split kernel",
+                     e);
+    if (rc == ERR_OK && p->kernel == PREFILL)
+        rc = cuda_result(prefill_kernels[c.cache]->launch(&c, a->n_sm, s),
+                         "launching the prefill kernel", e);
+    return rc;
+}
+
+/* ---- cache memory --------------------------------------------------------- */
+
+enum err_code map(void *self, size_t bytes, void **out, struct err *e)
+{
+    const struct cuda_attn *a = (const struct cuda_attn *)self;
+    void *p = NULL;
+    enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
+    if (rc == ERR_OK)
+        rc = cuda_device.alloc(&p, bytes, e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMemset(p, 0, bytes), "clearing cache memory", e);
+    if (rc != ERR_OK) {
+        cudaFree(p);
+        return rc;
+    }
+    *out = p;
+    return ERR_OK;
+}
+
+void unmap(void *, void *p, size_t)
+{
+    cudaFree(p);
+}
+
+enum err_code copy_blocks(void *, void *slab, size_t bytes, const int32_t *from_to, uint32_t n,
+                          void *stream, struct err *e)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        char *from = (char *)slab + (size_t)from_to[2 * i] * bytes;
+        char *to = (char *)slab + (size_t)from_to[2 * i + 1] * bytes;
+        enum err_code rc = cuda_device.copy(to, from, bytes, DEVICE_TO_DEVICE, stream, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    return ERR_OK;
+}
+
+} // namespace
+
+int padded_width(int n)
+{
+    return n <= 64 ? 64 : n <= 128 ? 128 : n <= 256 ? 256 : 0;
+}
+
+const struct attn_backend cuda_attention = {
+    ATTN_ABI, "cuda", ATTN_CUDA,    kernels, N_KERNELS, open_backend, close_backend,
+    fits,     size_call, run,       NULL,    NULL,      map,          unmap,
+    copy_blocks,
+};

@@ -1,0 +1,230 @@
+/* prologue.cu: everything that happens to a token's heads before attention.
+ *
+ *   query, key, value   this step's rows, T (packed or separate)
+ *   -> q                the query as the next kernel wants it (call.h, q_form)
+ *   -> caches           K and V rows, normed, rotated, quantised, at their slots
+ *   -> output           zeros for padding tokens
+ *   -> arrived, work    zeroed for the kernel that follows
+ * launch   one warp a (token, head) of Q, K and V; 128 threads or fewer
+ * smem     one fp32 row of head_size a warp
+ * bound    latency: one read, a norm, a rotation, one write
+ *
+ * Owns nothing.  Called by the backend, on its stream. */
+#include "attention/cuda/kernels.h"
+#include "attention/cuda/launch.cuh"
+#include "attention/cuda/work.cuh"
+
+namespace
+{
+
+template <typename T> __device__ __forceinline__ float element(const void *p, int64_t i)
+{
+    return to_float(((const T *)p)[i]);
+}
+
+/* Eight elements at p (16-byte aligned) to fp32. */
+template <typename T> __device__ __forceinline__ void read8(const T *p, float *x)
+{
+    uint4 raw = *(const uint4 *)p;
+    const T *t = (const T *)&raw;
+    for (int i = 0; i < 8; i++)
+        x[i] = to_float(t[i]);
+}
+
+template <typename T> __device__ __forceinline__ void write8(T *p, const float *x)
+{
+    uint4 raw;
+    T *t = (T *)&raw;
+    for (int i = 0; i < 8; i++)
+        t[i] = from_float<T>(x[i]);
+    *(uint4 *)p = raw;
+}
+
+/* x, a head's row in shared memory: x * w / sqrt(mean(x^2) + epsilon). */
+template <typename T>
+__device__ void norm_row(const struct attn_call &c, float *x, const void *weight)
+{
+    int lane = threadIdx.x & 31;
+    float sum = 0.0f;
+    for (int i = lane; i < c.head_size; i += 32)
+        sum += x[i] * x[i];
+    float r = rsqrtf(warp_sum(sum) / (float)c.head_size + c.epsilon);
+    for (int i = lane; i < c.head_size; i += 32)
+        x[i] = x[i] * r * element<T>(weight, i);
+    __syncwarp();
+}
+
+template <typename T> __device__ void rotate_row(const struct attn_call &c, float *x, int position)
+{
+    int half = c.rotary_dim / 2;
+    int row = min(max(position, 0), c.rotary_rows - 1);
+    for (int i = threadIdx.x & 31; i < half; i += 32) {
+        int a, b;
+        attn_rope_channels(i, c.rotary_dim, c.rotary_interleaved, &a, &b);
+        float *xa = x + c.rotary_offset + a, *xb = x + c.rotary_offset + b;
+        attn_rope_pair(xa, xb, element<T>(c.cos_cache, (int64_t)row * half + i),
+                       element<T>(c.sin_cache, (int64_t)row * half + i));
+    }
+    __syncwarp();
+}
+
+/* Q as Q_HALF: K's channel scales and a power of two folded in. */
+__device__ void write_q_half(const struct attn_call &c, float *x, int t, int h)
+{
+    int lane = threadIdx.x & 31, kv_head = h / c.group;
+    float largest = 0.0f;
+    for (int i = lane; i < c.head_size; i += 32) {
+        if (c.k_channel)
+            x[i] *= c.k_scale[(int64_t)kv_head * c.head_size + i];
+        largest = fmaxf(largest, fabsf(x[i]));
+    }
+    largest = warp_max(largest);
+    int exponent = 0;
+    if (largest > 0.0f && largest < INFINITY)
+        frexpf(largest, &exponent);
+    exponent = min(max(exponent, -100), 127); /* both powers stay finite */
+    float down = ldexpf(1.0f, -exponent);
+    __half *q = (__half *)c.q + ((int64_t)t * c.heads + h) * c.q_width;
+    for (int i = lane; i < c.q_width; i += 32) {
+        int at = i & 15, quad = at >> 2, e = at & 3;
+        int place = (i & ~15) + (e < 2 ? 2 * quad + e : 8 + 2 * quad + e - 2);
+        q[place] = __float2half_rn(i < c.head_size ? x[i] * down : 0.0f);
+    }
+    if (lane == 0)
+        c.q_factor[(int64_t)t * c.heads + h] =
+            ldexpf(1.0f, exponent) * (c.k_channel ? 1.0f : c.k_scale[0]);
+}
+
+template <typename T> __device__ void write_q(const struct attn_call &c, float *x, int t, int h)
+{
+    int lane = threadIdx.x & 31;
+    int64_t at = ((int64_t)t * c.heads + h) * c.q_width;
+    if (c.q_form == Q_HALF) {
+        write_q_half(c, x, t, h);
+    } else if (c.q_form == Q_FLOAT) {
+        for (int i = lane; i < c.head_size; i += 32)
+            ((float *)c.q)[at + i] = x[i];
+    } else {
+        T *q = (T *)c.q + at;
+        for (int i = lane * 8; i < c.head_size; i += 256)
+            write8<T>(q + i, x + i);
+        for (int i = c.head_size + lane; i < c.q_width; i += 32)
+            q[i] = from_float<T>(0.0f);
+    }
+    if (lane == 0)
+        c.arrived[(int64_t)t * c.heads + h] = 0;
+}
+
+/* Quantise and store a K or V row at slot. */
+template <typename T>
+__device__ void store_row(const struct attn_call &c, const float *x, void *cache, int64_t slot,
+                          int kv_head, const float *scale, bool by_channel)
+{
+    int lane = threadIdx.x & 31;
+    int64_t at = (slot * c.kv_heads + kv_head) * c.head_size;
+    if (c.cache == CACHE_BF16 || c.cache == CACHE_F16) {
+        for (int i = lane * 8; i < c.head_size; i += 256)
+            write8<T>((T *)cache + at + i, x + i);
+        return;
+    }
+    for (int i = lane * 8; i < c.head_size; i += 256) {
+        uint2 raw;
+        uint8_t *code = (uint8_t *)&raw;
+        for (int k = 0; k < 8; k++) {
+            float s = by_channel ? scale[(int64_t)kv_head * c.head_size + i + k] : scale[0];
+            code[k] = c.cache == CACHE_INT8 ? (uint8_t)attn_float_int8(x[i + k], s)
+                                            : attn_quant_e4m3(x[i + k], s);
+        }
+        *(uint2 *)((uint8_t *)cache + at + i) = raw;
+    }
+}
+
+template <typename T> __device__ void zero_output(const struct attn_call &c, int t, int h)
+{
+    T *out = (T *)c.output + ((int64_t)t * c.heads + h) * c.v_head_size;
+    for (int i = threadIdx.x & 31; i < c.v_head_size; i += 32)
+        out[i] = from_float<T>(0.0f);
+}
+
+/* Where token t's K and V go, -1 for nowhere. */
+__device__ int64_t token_slot(const struct attn_call &c, int t, int b, int legacy)
+{
+    if (c.slot_mapping != NULL)
+        return attn_checked_slot(c.slot_mapping[t], (int64_t)c.num_blocks << c.block_shift);
+    return attn_slot(c.block_table + (int64_t)b * c.table_cols, c.table_cols, legacy,
+                     c.block_shift, c.num_blocks);
+}
+
+template <typename T> __device__ const T *source_row(const struct attn_call &c, int t, int part,
+                                                     int head)
+{
+    int64_t row = t;
+    if (part == 0)
+        return (const T *)c.query + row * c.query_stride + (int64_t)head * c.head_size;
+    if (c.key == NULL) {
+        int64_t skip = c.heads + (part == 2 ? c.kv_heads : 0) + head;
+        return (const T *)c.query + row * c.query_stride + skip * c.head_size;
+    }
+    return (const T *)(part == 1 ? c.key : c.value) + row * c.key_stride +
+           (int64_t)head * c.head_size;
+}
+
+template <typename T> __global__ void prologue(const __grid_constant__ struct attn_call c)
+{
+    extern __shared__ float rows[];
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    float *x = rows + (int64_t)warp * c.head_size;
+    int per_token = c.heads + c.kv_heads * (c.latent ? 1 : 2);
+    int64_t id = (int64_t)blockIdx.x * (blockDim.x >> 5) + warp;
+
+    wait_for_upstream();
+    release_downstream();
+    if (blockIdx.x == 0 && threadIdx.x < 2)
+        c.work[threadIdx.x] = 0;
+    if (id >= (int64_t)c.tokens * per_token)
+        return;
+    int t = (int)(id / per_token), head = (int)(id % per_token), part = 0;
+    if (head >= c.heads) {
+        part = 1 + (head - c.heads) / c.kv_heads;
+        head = (head - c.heads) % c.kv_heads;
+    }
+    int b = token_sequence(c, t);
+    if (b < 0) {
+        if (part == 0)
+            zero_output<T>(c, t, head);
+        return;
+    }
+    int legacy = c.past_seqlens[b] + t - c.cu_seqlens[b];
+    int64_t slot = part == 0 ? 0 : token_slot(c, t, b, legacy);
+    if (slot < 0)
+        return;
+    const T *from = source_row<T>(c, t, part, head);
+    for (int i = lane * 8; i < c.head_size; i += 256)
+        read8<T>(from + i, x + i);
+    __syncwarp();
+    const void *weight = part == 0 ? c.q_norm : c.k_norm;
+    if (part < 2 && weight != NULL)
+        norm_row<T>(c, x, weight);
+    if (part < 2 && c.rotary_dim > 0)
+        rotate_row<T>(c, x, c.positions != NULL ? c.positions[t] : legacy);
+    if (part == 0)
+        write_q<T>(c, x, t, head);
+    else
+        store_row<T>(c, x, part == 1 ? c.key_cache : c.value_cache, slot, head,
+                     part == 1 ? c.k_scale : c.v_scale, part == 1 ? c.k_channel : c.v_channel);
+}
+
+} // namespace
+
+cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream)
+{
+    int64_t heads = c->heads + c->kv_heads * (c->latent ? 1 : 2);
+    int warps = 4;
+    while (warps > 1 && (int64_t)warps * c->head_size * 4 > 48 * 1024)
+        warps /= 2;
+    int64_t blocks = ((int64_t)c->tokens * heads + warps - 1) / warps;
+    size_t smem = (size_t)warps * c->head_size * 4;
+    if (c->dtype_bf16)
+        return launch(prologue<__nv_bfloat16>, (unsigned)blocks, warps * 32, smem, stream, *c);
+    return launch(prologue<__half>, (unsigned)blocks, warps * 32, smem, stream, *c);
+}
