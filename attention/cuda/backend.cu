@@ -308,6 +308,27 @@ void unmap(void *, void *p, size_t)
     cudaFree(p);
 }
 
+enum err_code move(const struct cuda_attn *a, void *to, const void *from, size_t bytes,
+                   enum cudaMemcpyKind way, struct err *e)
+{
+    enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaDeviceSynchronize(), "waiting for the device", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMemcpy(to, from, bytes, way), "copying", e);
+    return rc;
+}
+
+enum err_code copy_in(void *self, void *to, const void *host, size_t bytes, struct err *e)
+{
+    return move((const struct cuda_attn *)self, to, host, bytes, cudaMemcpyHostToDevice, e);
+}
+
+enum err_code copy_out(void *self, void *host, const void *from, size_t bytes, struct err *e)
+{
+    return move((const struct cuda_attn *)self, host, from, bytes, cudaMemcpyDeviceToHost, e);
+}
+
 enum err_code copy_blocks(void *, void *slab, size_t bytes, const int32_t *from_to, uint32_t n,
                           void *stream, struct err *e)
 {
@@ -331,5 +352,5 @@ int padded_width(int n)
 const struct attn_backend cuda_attention = {
     ATTN_ABI, "cuda", ATTN_CUDA,    kernels, N_KERNELS, open_backend, close_backend,
     fits,     size_call, run,       NULL,    NULL,      map,          unmap,
-    copy_blocks,
+    copy_in,  copy_out, copy_blocks,
 };
