@@ -13,6 +13,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+enum { LEAST_GHOSTS = 4096 };
+
 /* ---- hashing ---------------------------------------------------------------- */
 
 static struct hash128 cut(const struct kvpool *p, struct hash128 h)
@@ -384,17 +386,20 @@ enum err_code kvpool_prefix_init(struct kvpool *p, struct err *e)
     uint64_t n = nodes_wanted(p), buckets = 1;
     while (buckets < n)
         buckets *= 2;
+    uint64_t ghosts = p->cfg.prefix_caching ? 2 * buckets : 1;
+    if (p->cfg.prefix_caching && ghosts < LEAST_GHOSTS)
+        ghosts = LEAST_GHOSTS;
+    p->ghost_mask = (uint32_t)ghosts - 1;
     size_t token_bytes = (size_t)n * p->block_tokens * sizeof(int32_t);
     p->n_nodes = (uint32_t)n;
     p->bucket_mask = (uint32_t)buckets - 1;
-    p->ghost_mask = (uint32_t)buckets - 1;
     p->node = malloc((size_t)n * sizeof *p->node);
     p->node_tokens = malloc(token_bytes);
     p->node_blk = malloc((size_t)n * p->n_groups * sizeof *p->node_blk);
     p->node_scratch = malloc((size_t)n * sizeof *p->node_scratch);
     p->bucket = malloc((size_t)buckets * sizeof *p->bucket);
-    p->ghost_evicted = calloc((size_t)buckets, sizeof *p->ghost_evicted);
-    p->ghost_plain = calloc((size_t)buckets, sizeof *p->ghost_plain);
+    p->ghost_evicted = calloc((size_t)ghosts, sizeof *p->ghost_evicted);
+    p->ghost_plain = calloc((size_t)ghosts, sizeof *p->ghost_plain);
     if (p->node == NULL || p->node_tokens == NULL || p->node_blk == NULL || p->bucket == NULL ||
         p->ghost_evicted == NULL || p->ghost_plain == NULL || p->node_scratch == NULL)
         return err_nomem(e, "prefix index", (unsigned long long)token_bytes);

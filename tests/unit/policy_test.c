@@ -49,18 +49,20 @@ TEST(the_victim_costs_least_per_useful_block)
         { .gain = 40, .recompute = 640 },/* only 8 useful: 80 a block */
         { .gain = 8, .recompute = 100 }, /* 12.5 a block */
     };
-    assert_int_equal(policy_pick_victim(c, 3, 8), 2);
+    assert_int_equal(policy_pick_victim(c, 3, 8, false), 2);
     c[2].n_preempted = 1; /* counts double now */
-    assert_int_equal(policy_pick_victim(c, 3, 8), 0);
+    assert_int_equal(policy_pick_victim(c, 3, 8, false), 0);
+    c[1].arrival = 9;
+    assert_int_equal(policy_pick_victim(c, 3, 8, true), 1); /* cost does not count */
 }
 
 TEST(a_victim_without_blocks_of_its_own_is_none)
 {
     struct policy_victim c[] = { { .gain = 0, .recompute = 1 }, { .gain = 0, .recompute = 1 } };
-    assert_int_equal(policy_pick_victim(c, 2, 1), -1);
-    assert_int_equal(policy_pick_victim(c, 0, 1), -1);
+    assert_int_equal(policy_pick_victim(c, 2, 1, false), -1);
+    assert_int_equal(policy_pick_victim(c, 0, 1, false), -1);
     c[0].gain = 1;
-    assert_int_equal(policy_pick_victim(c, 2, 0), 0);
+    assert_int_equal(policy_pick_victim(c, 2, 0, false), 0);
 }
 
 TEST(priority_protection_and_age_choose_the_victim)
@@ -69,13 +71,13 @@ TEST(priority_protection_and_age_choose_the_victim)
         { .gain = 1, .recompute = 16, .priority = 0, .arrival = 1 },
         { .gain = 1, .recompute = 16, .priority = 0, .arrival = 2 },
     };
-    assert_int_equal(policy_pick_victim(c, 2, 1), 1); /* the later one */
+    assert_int_equal(policy_pick_victim(c, 2, 1, false), 1); /* the later one */
     c[0].priority = 1;
-    assert_int_equal(policy_pick_victim(c, 2, 1), 0); /* the less important one */
+    assert_int_equal(policy_pick_victim(c, 2, 1, false), 0); /* the less important one */
     c[0].n_preempted = POLICY_PROTECT_AFTER;
-    assert_int_equal(policy_pick_victim(c, 2, 1), 1); /* protected beats all */
+    assert_int_equal(policy_pick_victim(c, 2, 1, false), 1); /* protected beats all */
     c[1].n_preempted = POLICY_PROTECT_AFTER + 2;
-    assert_int_equal(policy_pick_victim(c, 2, 1), 0);
+    assert_int_equal(policy_pick_victim(c, 2, 1, false), 0);
 }
 
 TEST(admission_leaves_what_the_running_are_owed)
@@ -92,12 +94,12 @@ TEST(admission_leaves_what_the_running_are_owed)
 
 TEST(look_ahead_grows_to_the_whole_rest)
 {
-    assert_int_equal(policy_look_ahead(10000, 0), 64);
-    assert_int_equal(policy_look_ahead(10000, 1), 256);
-    assert_int_equal(policy_look_ahead(10000, 2), 1024);
-    assert_int_equal(policy_look_ahead(10000, 3), 10000);
-    assert_int_equal(policy_look_ahead(10, 0), 10);
-    assert_int_equal(policy_look_ahead(UINT64_MAX, 99), UINT64_MAX);
+    assert_int_equal(policy_look_ahead(64, 10000, 0), 64);
+    assert_int_equal(policy_look_ahead(64, 10000, 1), 256);
+    assert_int_equal(policy_look_ahead(64, 10000, 2), 1024);
+    assert_int_equal(policy_look_ahead(64, 10000, 3), 10000);
+    assert_int_equal(policy_look_ahead(64, 10, 0), 10);
+    assert_int_equal(policy_look_ahead(64, UINT64_MAX, 99), UINT64_MAX);
 }
 
 TEST(rounds_lift_the_best_tenant_above_zero_and_no_further_than_needed)

@@ -404,6 +404,7 @@ TEST(an_aborted_step_ends_its_requests_only)
 {
     struct world w;
     world_open(&w, &(struct world_config){ .n_blocks = 32, .sched = { .max_num_seqs = 2 } });
+    w.may_fail = true;
     for (req_id i = 0; i < 3; i++)
         submit(&w, i, i, 20, 10);
     assert_true(world_step(&w));
@@ -424,6 +425,7 @@ TEST(logits_that_are_not_finite_end_the_sequence)
 {
     struct world w;
     world_open(&w, &(struct world_config){ .n_blocks = 32 });
+    w.may_fail = true;
     submit(&w, 1, 1, 20, 10);
     submit(&w, 2, 2, 20, 10);
     w.next_fail = 4;
@@ -554,6 +556,7 @@ TEST(what_no_longer_fits_ends_in_an_error)
     struct err e;
     world_open(&w, &(struct world_config){ .n_blocks = 8 });
     /* Blocks vanish after submission: another owner of the pool takes six. */
+    w.may_fail = true;
     submit(&w, 1, 1, 60, 20);
     int32_t other[96];
     for (int i = 0; i < 96; i++)
