@@ -24,13 +24,13 @@ static uint64_t blocks_for(const struct sched *s, uint64_t n_tokens)
 }
 
 /* Tokens a sequence should have room for when it runs. */
-static uint64_t wanted_tokens(const struct seq *q, bool whole)
+static uint64_t wanted_tokens(const struct sched *s, const struct seq *q, bool whole)
 {
     uint64_t longest = seq_longest(q);
     if (whole)
         return longest;
     uint64_t rest = longest > q->known ? longest - q->known : 0;
-    return q->known + policy_look_ahead(rest, q->n_preempted);
+    return q->known + policy_look_ahead(s->cfg.look_ahead_tokens, rest, q->n_preempted);
 }
 
 /* Blocks that the running still take until each has what it should have room
@@ -40,7 +40,7 @@ static uint64_t owed_blocks(const struct sched *s, bool whole)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < s->n_run; i++) {
         const struct seq *q = s->run[i];
-        uint64_t want = blocks_for(s, wanted_tokens(q, whole));
+        uint64_t want = blocks_for(s, wanted_tokens(s, q, whole));
         /* A ring replaces what it shares; a fork copies its last block. */
         uint64_t has = whole && s->windowed ? kvpool_gain(s->pool, q->sid)
                                             : kvpool_held(s->pool, q->sid);
@@ -202,7 +202,7 @@ static enum outcome try_start(struct sched *s, struct seq *q, uint32_t *budget)
         return REFUSED;
     st.whole = q->n_preempted >= POLICY_PROTECT_AFTER || any_protected(s);
     /* Alone, it needs no more than the pool was found to have at submission. */
-    st.want = blocks_for(s, wanted_tokens(q, st.whole));
+    st.want = blocks_for(s, wanted_tokens(s, q, st.whole));
     st.room.growth = owed_blocks(s, st.whole);
     if (!could_start(s, &st, *budget))
         return REFUSED;

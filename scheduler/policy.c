@@ -24,7 +24,7 @@ uint32_t policy_chunk(uint64_t left, uint32_t cap, uint32_t budget)
 
 /* Whether preempting a is better than preempting b. */
 static bool better_victim(const struct policy_victim *a, const struct policy_victim *b,
-                          uint32_t want)
+                          uint32_t want, bool latest)
 {
     bool pa = a->n_preempted >= POLICY_PROTECT_AFTER, pb = b->n_preempted >= POLICY_PROTECT_AFTER;
     if (pa != pb)
@@ -36,12 +36,12 @@ static bool better_victim(const struct policy_victim *a, const struct policy_vic
     uint32_t sb = b->n_preempted < 8 ? b->n_preempted : 8;
     uint64_t ca = ((uint64_t)a->recompute << sa) * gb;
     uint64_t cb = ((uint64_t)b->recompute << sb) * ga;
-    if (ca != cb)
+    if (ca != cb && !latest)
         return ca < cb;
     return a->arrival > b->arrival;
 }
 
-int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t want)
+int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t want, bool latest)
 {
     int32_t best = -1;
     if (want == 0)
@@ -49,7 +49,7 @@ int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t w
     for (uint32_t i = 0; i < n; i++) {
         if (c[i].gain == 0)
             continue;
-        if (best < 0 || better_victim(&c[i], &c[best], want))
+        if (best < 0 || better_victim(&c[i], &c[best], want, latest))
             best = (int32_t)i;
     }
     return best;
@@ -62,11 +62,11 @@ bool policy_fits(const struct policy_room *r)
     return r->need + r->promised + r->growth <= r->idle;
 }
 
-uint64_t policy_look_ahead(uint64_t remaining, uint32_t n_preempted)
+uint64_t policy_look_ahead(uint32_t base, uint64_t remaining, uint32_t n_preempted)
 {
     if (n_preempted >= POLICY_PROTECT_AFTER)
         return remaining;
-    uint64_t n = (uint64_t)POLICY_GROWTH_TOKENS << (2 * n_preempted);
+    uint64_t n = (uint64_t)base << (2 * n_preempted);
     return n < remaining ? n : remaining;
 }
 

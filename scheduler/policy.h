@@ -12,7 +12,7 @@
 
 enum {
     POLICY_PROTECT_AFTER = 3,     /* preemptions after which a request is protected  */
-    POLICY_GROWTH_TOKENS = 64,    /* look-ahead reserved for every running row       */
+    POLICY_LOOK_AHEAD_TOKENS = 64,/* room a row should have beyond its known tokens  */
     POLICY_QUANTUM_TOKENS = 512,  /* a tenant's share in one round                   */
     POLICY_MAX_DEBT_TOKENS = 32768,/* most a tenant can owe for output already served */
     POLICY_MIN_CHUNK_TOKENS = 16  /* a latency target never goes below this          */
@@ -48,9 +48,9 @@ struct policy_victim {
 
 /* Index of the one to preempt when `want` blocks are wanted, or -1 when none
  * frees a block.  In this order: unprotected before protected; higher priority
- * number first; least recompute per useful block (gain up to want), doubled for
- * each earlier preemption; latest arrival. */
-int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t want);
+ * number first; unless `latest`: least recompute per useful block (gain up to
+ * want), doubled for each earlier preemption; latest arrival. */
+int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t want, bool latest);
 
 /* --- admission --------------------------------------------------------- */
 
@@ -66,10 +66,10 @@ struct policy_room {
  * running fits in the idle blocks; alone, only its own need counts. */
 bool policy_fits(const struct policy_room *r);
 
-/* Tokens beyond the known ones for which room is wanted at a start that follows
- * n_preempted preemptions: grows fourfold each time, to the whole rest of
+/* Tokens beyond the known ones for which room is wanted by a row that was
+ * preempted n_preempted times: base, fourfold each time, the whole rest of
  * `remaining` when protected. */
-uint64_t policy_look_ahead(uint64_t remaining, uint32_t n_preempted);
+uint64_t policy_look_ahead(uint32_t base, uint64_t remaining, uint32_t n_preempted);
 
 /* --- fairness ---------------------------------------------------------- */
 

@@ -29,6 +29,8 @@ static enum err_code check_config(struct sched_config *c, const struct kv_layout
     if (c->max_outputs < c->max_num_seqs)
         return err_set(e, ERR_INVALID, "max_outputs %u: expected at least max_num_seqs = %u",
                        c->max_outputs, c->max_num_seqs);
+    if (c->look_ahead_tokens == 0)
+        c->look_ahead_tokens = POLICY_LOOK_AHEAD_TOKENS;
     if (c->check_every == 0) {
 #ifdef QUIRE_DEBUG
         c->check_every = 1;

@@ -22,6 +22,9 @@
 
 enum sched_policy { SCHED_FCFS, SCHED_PRIORITY };
 
+/* COST: least tokens to recompute a block gained; LATEST: last arrival. */
+enum sched_preempt { SCHED_PREEMPT_COST, SCHED_PREEMPT_LATEST };
+
 struct sched_config {
     uint32_t max_num_seqs;           /* rows a step                             */
     uint32_t max_num_batched_tokens; /* token budget a step                     */
@@ -35,6 +38,9 @@ struct sched_config {
                                       * measured step times                     */
     uint32_t max_outputs;            /* plan_outputs a step, >= max_num_seqs; 0:
                                       * max(256, 2 * max_num_seqs)              */
+    uint32_t look_ahead_tokens;      /* room a row should have to grow before another
+                                      * starts; 0: 64; 1: none, preempt instead  */
+    enum sched_preempt preempt;      /* who goes when blocks run out             */
     uint32_t check_every;            /* steps between ledger checks; 0: 1 in
                                       * debug builds, 4096 in release           */
 };

@@ -130,7 +130,7 @@ static struct seq *pick_victim(struct sched *s, uint32_t want)
             .arrival = q->req->arrival,
         };
     }
-    int32_t i = policy_pick_victim(s->victim, s->n_run, want);
+    int32_t i = policy_pick_victim(s->victim, s->n_run, want, s->cfg.preempt == SCHED_PREEMPT_LATEST);
     return i < 0 ? NULL : s->run[i];
 }
 
@@ -150,7 +150,7 @@ static bool secure(struct sched *s, struct seq *q, uint32_t n)
             return false;
         }
         uint32_t want = kvpool_reserve_cost(s->pool, q->sid, n);
-        uint32_t ahead = (POLICY_GROWTH_TOKENS >> s->plan.block_shift) + 1;
+        uint32_t ahead = (s->cfg.look_ahead_tokens >> s->plan.block_shift) + 1;
         struct seq *v = pick_victim(s, want + ahead);
         if (v == NULL)
             v = q; /* everything is shared: give up its own shares */
@@ -333,7 +333,7 @@ static void check_plan(const struct sched *s, const struct step_plan *plan)
 {
 #ifdef QUIRE_DEBUG
     struct err e;
-    if (step_plan_check(plan, &s->lay, (uint32_t)s->n_blocks, &e) != ERR_OK) {
+    if (step_plan_check(plan, &s->lay, (uint32_t)s->n_blocks, &e) == ERR_INVALID) {
         fprintf(stderr, "step %llu: the plan breaks its contract: %s\n",
                 (unsigned long long)plan->step, e.message);
         abort();

@@ -35,6 +35,12 @@ static uint64_t clock_of(void *ctx)
     return ((struct world *)ctx)->clock_us;
 }
 
+static void guard(struct world *w, bool inside)
+{
+    if (w->guard != NULL)
+        w->guard(inside);
+}
+
 /* --- what the outside hears ----------------------------------------------------- */
 
 static void hear_token(struct world *w, struct world_req *q, const struct sched_event *ev)
@@ -54,7 +60,7 @@ static void hear_token(struct world *w, struct world_req *q, const struct sched_
     w->n_tokens++;
 }
 
-static void hear_done(struct world_req *q, const struct sched_event *ev)
+static void hear_done(struct world *w, struct world_req *q, const struct sched_event *ev)
 {
     struct world_seq *s = &q->seq[ev->choice];
     assert_false(s->done);
@@ -67,6 +73,8 @@ static void hear_done(struct world_req *q, const struct sched_event *ev)
     s->n_preempted = ev->n_preempted;
     snprintf(s->message, sizeof s->message, "%s", ev->message != NULL ? ev->message : "");
     q->n_live--;
+    if (ev->finish == FINISH_ERROR)
+        assert_true(w->may_fail);
     if (ev->finish == FINISH_LENGTH)
         assert_int_equal(s->n_output, q->limit);
     else
@@ -84,7 +92,7 @@ static void hear(void *ctx, const struct sched_event *ev)
     if (ev->kind == SCHED_TOKEN) {
         hear_token(w, q, ev);
     } else if (ev->kind == SCHED_DONE) {
-        hear_done(q, ev);
+        hear_done(w, q, ev);
     } else {
         assert_true(q->r.prompt_logprobs);
         assert_int_equal(ev->position, q->lp_next);
@@ -207,7 +215,9 @@ enum err_code world_submit(struct world *w, const struct sched_request *like,
     for (uint32_t i = 0; i < like->n; i++)
         q->seq[i].chain = chain;
     q->used = true;
+    guard(w, true);
     enum err_code rc = sched_submit(w->sched, &q->r, e);
+    guard(w, false);
     if (rc != ERR_OK)
         world_forget(w, like->id);
     return rc;
@@ -293,7 +303,9 @@ static void compute_output(struct world *w, const struct step_plan *p, uint32_t 
 
 bool world_plan(struct world *w)
 {
+    guard(w, true);
     const struct step_plan *p = sched_next(w->sched);
+    guard(w, false);
     w->in_flight = p;
     if (p == NULL)
         return false;
@@ -320,7 +332,9 @@ void world_finish(struct world *w)
         compute_output(w, p, i);
     w->clock_us += 100 + p->n_tokens * w->us_a_token;
     w->in_flight = NULL;
+    guard(w, true);
     sched_commit(w->sched, p, w->out);
+    guard(w, false);
     struct sched_stats st;
     sched_stats(w->sched, &st);
     if (st.ledger_violations > 0)

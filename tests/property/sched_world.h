@@ -61,6 +61,8 @@ struct world {
                                                                     * whose logits fail */
     uint64_t n_outputs;
     const struct step_plan *in_flight;
+    bool may_fail; /* requests may end in errors */
+    void (*guard)(bool inside); /* called around the scheduler's calls; or NULL */
 };
 
 void world_open(struct world *w, const struct world_config *cfg);
