@@ -301,7 +301,8 @@ static enum err_code duplicate(const struct parser *ps, const struct json *key)
     snprintf(what, sizeof what, "key %s twice in one object", json_show(key, shown));
     if (ps->depth > 1)
         return fail(ps, ps->p, what);
-    return err_set_param(ps->e, ERR_INVALID, key->u.string, "body is not valid: %s", what);
+    return err_set_param(ps->e, ERR_INVALID, key->u.string, "%.60s: body is not valid: %s",
+                         key->u.string, what);
 }
 
 /* Refuse two equal keys: pairwise in small objects, sorted in large ones. */

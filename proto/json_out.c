@@ -32,6 +32,8 @@ bool json_out_grow(struct json_out *o, size_t n)
     }
     while (cap < need)
         cap = cap > SIZE_MAX / 2 ? need : cap * 2;
+    if (o->max != 0 && cap > o->max)
+        cap = o->max;
     char *p = realloc(o->p, cap);
     if (p == NULL) {
         o->failed = true;
