@@ -52,6 +52,7 @@ struct node {
 struct seq {
     bool open;
     bool publish;     /* false once no node could be had                    */
+    bool damaged;     /* the ledger check found a block of it at fault */
     uint32_t n_known; /* tokens[]                                           */
     uint32_t n_computed;
     uint32_t n_reserved;   /* past the computed ones                             */

@@ -336,6 +336,11 @@ uint32_t kvpool_gain(const struct kvpool *p, seq_id id)
     return n;
 }
 
+bool kvpool_damaged(const struct kvpool *p, seq_id s)
+{
+    return kvpool_seq(p, s)->damaged;
+}
+
 const blk_id *kvpool_table(const struct kvpool *p, seq_id id, uint32_t g, uint32_t *n)
 {
     const struct seq *s = kvpool_seq(p, id);

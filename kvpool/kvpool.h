@@ -151,6 +151,10 @@ void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out);
  * both values; the offending blocks are quarantined (never handed out). */
 enum err_code kvpool_check(struct kvpool *p, struct err *e);
 
+/* Whether a check found a block of s at fault: what s computes from now on
+ * cannot be trusted, its request should end in an error. */
+bool kvpool_damaged(const struct kvpool *p, seq_id s);
+
 /* Drop every cached block's hash (they become free); returns how many. */
 uint32_t kvpool_reset_cache(struct kvpool *p);
 

@@ -39,6 +39,11 @@ static void PRINTF_LIKE(4, 5)
         a->source[b] |= BAD;
 }
 
+static bool in_pool(const struct kvpool *p, blk_id b)
+{
+    return b >= 0 && (uint32_t)b < p->cfg.n_blocks;
+}
+
 /* (1), (7): count what the tables name. */
 static void count_tables(struct audit *a)
 {
@@ -60,7 +65,9 @@ static void count_tables(struct audit *a)
                                   "sequence %u group %u column %u is %d below the window: "
                                   "expected -1",
                                   id, g, i, row[i]);
-                } else if (row[i] < 0 || (uint32_t)row[i] >= p->cfg.n_blocks) {
+                } else if (row[i] == BLK_NONE && s->damaged) {
+                    continue; /* lost, reported when it was */
+                } else if (!in_pool(p, row[i])) {
                     violation(a, 7, -1, "sequence %u group %u column %u is %d: expected 0..%u", id,
                               g, i, row[i], p->cfg.n_blocks - 1);
                 } else {
@@ -70,7 +77,7 @@ static void count_tables(struct audit *a)
                                   row[i], g, p->blk[row[i]].group);
                 }
             }
-            if (s->source[g] != BLK_NONE) {
+            if (in_pool(p, s->source[g])) {
                 a->ref[s->source[g]]++;
                 a->source[s->source[g]]++;
             }
@@ -186,7 +193,7 @@ static void check_index(struct audit *a)
             if (b == BLK_NONE)
                 continue;
             n_here++;
-            if (b < 0 || (uint32_t)b >= p->cfg.n_blocks || p->blk[b].node != n)
+            if (!in_pool(p, b) || p->blk[b].node != n)
                 violation(a, 6, b, "node %u names block %d of group %u: block does not agree", n, b,
                           g);
         }
@@ -205,7 +212,8 @@ static void check_index(struct audit *a)
             violation(a, 6, -1, "node %u has %u references, %u counted", n, p->node[n].refs,
                       refs[n]);
     for (uint32_t i = 0; i <= p->bucket_mask; i++)
-        for (uint32_t n = p->bucket[i]; n != NIL && n_linked <= p->n_nodes; n = p->node[n].next)
+        for (uint32_t n = p->bucket[i]; n < p->n_nodes && n_linked <= p->n_nodes;
+             n = p->node[n].next)
             n_linked++;
     if (n_linked != p->n_nodes_used)
         violation(a, 6, -1, "the index reaches %u nodes: %u are in use", n_linked, p->n_nodes_used);
@@ -228,7 +236,7 @@ static void check_published(struct audit *a, uint32_t id)
         for (uint32_t g = 0; g < p->n_groups; g++) {
             blk_id mine = kvpool_row(p, s, g)[i];
             if (p->lay.group[g].window == 0 && mine != p->node_blk[(size_t)n * p->n_groups + g] &&
-                mine != BLK_NONE && !p->blk[mine].doomed)
+                in_pool(p, mine) && !p->blk[mine].doomed)
                 violation(a, 5, mine, "sequence %u group %u column %u is block %d: published is %d",
                           id, g, i, mine, p->node_blk[(size_t)n * p->n_groups + g]);
         }
@@ -249,7 +257,7 @@ static bool mark_writers(struct audit *a)
         for (uint32_t g = 0; g < p->n_groups; g++)
             for (uint32_t i = s->n_computed >> p->shift; i < n_cols; i++) {
                 blk_id b = kvpool_row(p, s, g)[i];
-                if (b < 0 || (uint32_t)b >= p->cfg.n_blocks)
+                if (!in_pool(p, b))
                     continue;
                 if (p->blk[b].node != NIL)
                     violation(a, 4, b, "sequence %u will write to block %d: it is published", id,
@@ -276,8 +284,7 @@ static void check_readers(struct audit *a)
         for (uint32_t g = 0; g < p->n_groups; g++)
             for (uint32_t i = s->first[g]; i < n_cols; i++) {
                 blk_id b = kvpool_row(p, s, g)[i];
-                if (b < 0 || (uint32_t)b >= p->cfg.n_blocks || a->mark[b] == 0 ||
-                    a->mark[b] == id + 1)
+                if (!in_pool(p, b) || a->mark[b] == 0 || a->mark[b] == id + 1)
                     continue;
                 const struct seq *w = &p->seq[a->mark[b] - 1];
                 if (w->n_computed >> p->shift != i || s->n_computed > w->n_computed)
@@ -291,6 +298,8 @@ static void check_readers(struct audit *a)
 
 /* ---- repair ------------------------------------------------------------------------ */
 
+/* Entries that name no block go; a sequence that reads a block at fault, or
+ * lost one, is damaged. */
 static void repair_tables(struct audit *a)
 {
     struct kvpool *p = a->p;
@@ -302,8 +311,12 @@ static void repair_tables(struct audit *a)
         for (uint32_t g = 0; g < p->n_groups; g++)
             for (uint32_t i = 0; i < n_cols; i++) {
                 blk_id *b = &kvpool_row(p, s, g)[i];
-                if (i < s->first[g] || *b < 0 || (uint32_t)*b >= p->cfg.n_blocks)
+                if (i >= s->first[g] && (!in_pool(p, *b) || p->blk[*b].doomed))
+                    s->damaged = true;
+                if (i < s->first[g] || !in_pool(p, *b))
                     *b = BLK_NONE;
+                else
+                    p->blk[*b].group = (uint8_t)g;
             }
     }
 }
@@ -326,8 +339,7 @@ static void repair_index(struct audit *a)
         d->n_resident = d->refs = 0;
         for (uint32_t g = 0; g < p->n_groups; g++) {
             blk_id *b = &p->node_blk[(size_t)n * p->n_groups + g];
-            if (*b < 0 || (uint32_t)*b >= p->cfg.n_blocks || p->blk[*b].node != n ||
-                p->blk[*b].group != g)
+            if (!in_pool(p, *b) || p->blk[*b].node != n || p->blk[*b].group != g)
                 *b = BLK_NONE;
             d->n_resident += *b != BLK_NONE;
         }
@@ -387,10 +399,15 @@ static void repair_blocks(struct audit *a)
             k->state = BLK_FREE; /* placed below */
         }
     }
+    uint64_t step = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t b = order[i];
         if (p->blk[b].state != BLK_FREE)
             continue;
+        step = i == end[0] ? 0 : step; /* dates rise along a list, up to now */
+        step = p->blk[b].step > step ? p->blk[b].step : step;
+        step = step < p->launched ? step : p->launched;
+        p->blk[b].step = step;
         if (i < end[0]) {
             p->blk[b].state = BLK_RESTING;
             kvpool_list_append(p, &p->resting, b);

@@ -3,9 +3,13 @@ foreach(name kv_layout_test step_plan_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support proto quire::cmocka LABELS unit)
 endforeach()
-foreach(name kvpool_test kvpool_prefix_test kvpool_window_test)
+foreach(name kvpool_test kvpool_prefix_test kvpool_window_test kvpool_ledger_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support kvpool quire::cmocka LABELS unit)
 endforeach()
 quire_test(kvpool_property SOURCES property/kvpool_property.c
   LIBRARIES test_support kvpool quire::cmocka LABELS property)
+quire_test(kvpool_alloc_test SOURCES fault/kvpool_alloc_test.c
+  LIBRARIES test_support kvpool quire::cmocka LABELS fault)
+target_link_options(kvpool_alloc_test PRIVATE
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
