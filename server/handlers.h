@@ -1,0 +1,32 @@
+/* handlers.h: one function a route.  Each answers its exchange once, now or
+ * later.  I/O thread. */
+#ifndef SERVER_HANDLERS_H
+#define SERVER_HANDLERS_H
+
+#include "server/connection.h"
+
+/* generate.c */
+void handle_completions(struct srv *srv, struct exchange *x);
+void handle_chat(struct srv *srv, struct exchange *x);
+/* handlers_text.c */
+void handle_tokenize(struct srv *srv, struct exchange *x);
+void handle_detokenize(struct srv *srv, struct exchange *x);
+void handle_apply_template(struct srv *srv, struct exchange *x);
+/* handlers_info.c */
+void handle_models(struct srv *srv, struct exchange *x);
+void handle_model(struct srv *srv, struct exchange *x);
+void handle_health(struct srv *srv, struct exchange *x);
+void handle_ready(struct srv *srv, struct exchange *x);
+void handle_version(struct srv *srv, struct exchange *x);
+void handle_metrics(struct srv *srv, struct exchange *x);
+/* handlers_admin.c */
+void handle_cache(struct srv *srv, struct exchange *x);
+void handle_cache_reset(struct srv *srv, struct exchange *x);
+void handle_requests(struct srv *srv, struct exchange *x);
+void handle_request_delete(struct srv *srv, struct exchange *x);
+
+/* A query or reset came back from the engine. */
+struct engine_mail;
+void admin_answer(struct engine_mail *mail);
+
+#endif

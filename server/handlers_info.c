@@ -1,0 +1,153 @@
+/* handlers_info.c: what the daemon says about itself: models, health,
+ * readiness, version, metrics.  I/O thread. */
+#include "server/handlers.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/openai_response.h"
+#include "server/reply.h"
+#include "server/server.h"
+
+static struct oai_model describe(const struct srv *srv, const char *name)
+{
+    return (struct oai_model){ .id = name,
+                               .owned_by = "quire",
+                               .root = srv->opt.model,
+                               .created = (int64_t)srv->created,
+                               .max_model_len = srv->max_model_len };
+}
+
+void handle_models(struct srv *srv, struct exchange *x)
+{
+    const struct srv_list *names = &srv->opt.served_names;
+    struct oai_model m[SRV_LIST_MAX];
+    struct json_out o = { 0 };
+
+    for (uint32_t i = 0; i < names->n; i++)
+        m[i] = describe(srv, names->item[i]);
+    oai_write_models(&o, m, srv->phase == SRV_LOADING ? 0 : names->n);
+    reply_out(x, 200, CONTENT_JSON, &o);
+    json_out_fini(&o);
+}
+
+void handle_model(struct srv *srv, struct exchange *x)
+{
+    const struct srv_list *names = &srv->opt.served_names;
+    struct json_out o = { 0 };
+    struct err e;
+
+    for (uint32_t i = 0; i < names->n && srv->phase != SRV_LOADING; i++) {
+        if (strcmp(names->item[i], x->path_tail) != 0)
+            continue;
+        struct oai_model m = describe(srv, names->item[i]);
+        oai_write_model(&o, &m);
+        reply_out(x, 200, CONTENT_JSON, &o);
+        json_out_fini(&o);
+        return;
+    }
+    err_set_param(&e, ERR_NOT_FOUND, "model", "the model `%.200s` does not exist", x->path_tail);
+    reply_err(x, &e);
+}
+
+/* {"status":word} or, with why, {"status":word,"reason":why}. */
+static void reply_status(struct exchange *x, int status, const char *word, const char *why)
+{
+    struct json_out o = { 0 };
+
+    JSON_LIT(&o, "{\"status\":");
+    json_out_cstring(&o, word);
+    if (why) {
+        JSON_LIT(&o, ",\"reason\":");
+        json_out_cstring(&o, why);
+    }
+    JSON_LIT(&o, "}");
+    if (status == 503)
+        reply_header(x, "Retry-After", "5");
+    reply_out(x, status, CONTENT_JSON, &o);
+    json_out_fini(&o);
+}
+
+void handle_health(struct srv *srv, struct exchange *x)
+{
+    struct engine_snapshot s;
+    char why[ERR_MESSAGE_BYTES + 128];
+    double stuck;
+
+    if (srv->engine == NULL) {
+        reply_status(x, 200, "loading", NULL);
+        return;
+    }
+    engine_snapshot(srv->engine, &s);
+    stuck = (double)(srv_now_us() - s.progress_us) / 1e6;
+    if (s.fault[0]) {
+        snprintf(why, sizeof why, "the last step failed: %s", s.fault);
+        reply_status(x, 503, "failing", why);
+    } else if (s.busy && stuck > srv->opt.health_timeout) {
+        snprintf(why, sizeof why,
+                 "%u sequences run, %u requests wait, and no step has ended for %.0f s (limit "
+                 "%.0f s)",
+                 s.sched.n_running, s.sched.n_waiting, stuck, srv->opt.health_timeout);
+        reply_status(x, 503, "stuck", why);
+    } else {
+        reply_status(x, 200, "ok", NULL);
+    }
+}
+
+void handle_ready(struct srv *srv, struct exchange *x)
+{
+    if (srv->phase == SRV_LOADING)
+        reply_status(x, 503, "loading", "the model is still loading");
+    else if (srv->phase == SRV_DRAINING)
+        reply_status(x, 503, "draining", "the server is shutting down");
+    else
+        reply_status(x, 200, "ready", NULL);
+}
+
+void handle_version(struct srv *srv, struct exchange *x)
+{
+    static const char body[] = "{\"version\":\"" QUIRE_VERSION "\"}";
+
+    (void)srv;
+    reply_body(x, 200, CONTENT_JSON, body, sizeof body - 1);
+}
+
+/* Carry the engine's counts over to the registry. */
+static void refresh(struct srv *srv)
+{
+    struct serving_metrics *m = &srv->metrics;
+    struct engine_snapshot s;
+    uint64_t used;
+
+    engine_snapshot(srv->engine, &s);
+    used = s.pool.n_held + s.pool.n_resting;
+    prom_set(m->num_requests_running, s.sched.n_running);
+    prom_set(m->num_requests_waiting, s.sched.n_waiting);
+    prom_set(m->waiting_capacity, s.sched.n_waiting);
+    prom_set(m->waiting_deferred, 0);
+    prom_set(m->kv_cache_usage_perc,
+             s.pool.n_blocks ? (double)used / (double)s.pool.n_blocks : 0);
+    prom_counter_raise(m->prefix_cache_queries, s.pool.query_tokens);
+    prom_counter_raise(m->prefix_cache_hits, s.pool.hit_tokens);
+    prom_counter_raise(m->num_preemptions, s.sched.preemptions);
+    prom_counter_raise(m->prompt_tokens, s.sched.tokens_prompt);
+    prom_counter_raise(m->prompt_tokens_computed,
+                       s.sched.tokens_prompt - s.sched.tokens_prompt_cached);
+    prom_counter_raise(m->prompt_tokens_cached, s.sched.tokens_prompt_cached);
+    prom_counter_raise(m->prompt_tokens_hit, s.sched.tokens_prompt_cached);
+    prom_counter_raise(m->generation_tokens, s.sched.tokens_output);
+}
+
+void handle_metrics(struct srv *srv, struct exchange *x)
+{
+    struct json_out o = { 0 };
+
+    if (srv->engine == NULL) {
+        reply_error(x, 503, NULL, "the model is still loading");
+        return;
+    }
+    refresh(srv);
+    prom_render(&o, srv->metrics.registry);
+    reply_out(x, 200, PROM_CONTENT_TYPE, &o);
+    json_out_fini(&o);
+}

@@ -1,0 +1,234 @@
+/* loader.c: opening everything a request needs.  Owns what it puts into srv
+ * until loader_unload.  One thread, before any request is served. */
+#include "server/loader.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/sizing.h"
+
+enum { MAX_TEMPLATE_BYTES = 1 << 20, MAX_TOKEN_BYTES = 1024 };
+
+static enum err_code open_model(struct srv *srv, struct err *e)
+{
+    const struct srv_options *o = &srv->opt;
+    struct model_options m = {
+        .path = o->model,
+        .dtype = (enum model_dtype)o->dtype,
+        .device = (enum model_device)o->device,
+        .block_tokens = (uint32_t)o->block_size,
+        .max_model_len = (uint32_t)o->max_model_len,
+        .n_threads = (uint32_t)o->threads,
+    };
+
+    return model_open(&srv->model, &m, e);
+}
+
+/* The bytes of every id, once. */
+static enum err_code fill_tokens(struct srv *srv, struct err *e)
+{
+    struct token_table *t = &srv->tokens;
+    int32_t n = tokenizer_n_ids(srv->tokenizer);
+    size_t used = 0, cap = 1 << 16;
+    char buf[MAX_TOKEN_BYTES];
+
+    t->at = malloc(((size_t)n + 1) * sizeof *t->at);
+    t->bytes = malloc(cap);
+    if (t->at == NULL || t->bytes == NULL)
+        return err_nomem(e, "token table", (size_t)n * sizeof *t->at);
+    for (int32_t i = 0; i < n; i++) {
+        size_t len = tokenizer_token_bytes(srv->tokenizer, i, buf, sizeof buf);
+        while (used + len > cap) {
+            char *p = realloc(t->bytes, cap *= 2);
+            if (p == NULL)
+                return err_nomem(e, "token table", cap);
+            t->bytes = p;
+        }
+        t->at[i] = (uint32_t)used;
+        memcpy(t->bytes + used, buf, len);
+        used += len;
+    }
+    t->at[n] = (uint32_t)used;
+    t->n = (uint32_t)n;
+    return ERR_OK;
+}
+
+/* The text of --chat-template: a file where one has that name, else itself. */
+static enum err_code read_template(const char *arg, char **out, struct err *e)
+{
+    FILE *f = fopen(arg, "r");
+    size_t n;
+
+    if (f == NULL && strchr(arg, '{') == NULL)
+        return err_set_param(e, ERR_IO, "chat-template", "--chat-template: %.200s: %s", arg,
+                             strerror(errno));
+    if (f == NULL) {
+        *out = strdup(arg);
+        return *out ? ERR_OK : err_nomem(e, "chat template", strlen(arg));
+    }
+    *out = malloc(MAX_TEMPLATE_BYTES + 1);
+    n = *out ? fread(*out, 1, MAX_TEMPLATE_BYTES + 1, f) : 0;
+    fclose(f);
+    if (*out == NULL)
+        return err_nomem(e, "chat template", MAX_TEMPLATE_BYTES);
+    if (n > MAX_TEMPLATE_BYTES) {
+        free(*out);
+        return err_set_param(e, ERR_INVALID, "chat-template",
+                             "--chat-template: %.200s is longer than %d bytes", arg,
+                             MAX_TEMPLATE_BYTES);
+    }
+    (*out)[n] = '\0';
+    return ERR_OK;
+}
+
+static enum err_code open_template(struct srv *srv, struct err *e)
+{
+    const char *text = tokenizer_chat_template(srv->tokenizer);
+    char *given = NULL;
+    enum err_code rc = ERR_OK;
+
+    if (srv->opt.chat_template) {
+        rc = read_template(srv->opt.chat_template, &given, e);
+        text = given;
+    }
+    if (rc == ERR_OK && text) {
+        rc = chat_template_parse(&srv->chat, "chat template", text, e);
+        /* It looks into content parts itself when it asks for their type. */
+        srv->chat_takes_parts = strstr(text, "['type']") || strstr(text, "[\"type\"]") ||
+                                strstr(text, ".type ==");
+        if (rc != ERR_OK && given == NULL) {
+            srv_logf(&srv->log, SRV_WARNING, "no chat: %s", e->message);
+            rc = ERR_OK; /* completions work without it */
+        }
+    }
+    free(given);
+    return rc;
+}
+
+static void fill_defaults(struct srv *srv)
+{
+    const struct model_info *m = model_describe(srv->model);
+    const struct model_generation *g = &m->generation;
+    struct oai_defaults *d = &srv->defaults;
+
+    oai_defaults_init(d);
+    if (srv->opt.generation_config == 0) {
+        d->temperature = isnan(g->temperature) ? d->temperature : g->temperature;
+        d->top_p = isnan(g->top_p) ? d->top_p : g->top_p;
+        d->min_p = isnan(g->min_p) ? d->min_p : g->min_p;
+        d->repetition_penalty =
+            isnan(g->repetition_penalty) ? d->repetition_penalty : g->repetition_penalty;
+        d->top_k = g->top_k < 0 ? d->top_k : g->top_k;
+    }
+    d->eos = m->eos;
+    d->n_eos = m->n_eos;
+    d->vocab_size = m->vocab_size;
+    d->max_model_len = srv->max_model_len;
+    d->max_logprobs = (uint32_t)srv->opt.max_logprobs;
+    d->template_takes_parts = srv->chat_takes_parts;
+}
+
+static enum err_code init_metrics(struct srv *srv, const struct sizing *s, struct err *e)
+{
+    char block[16], blocks[16];
+    const struct model_info *m = model_describe(srv->model);
+    struct prom_label labels[] = {
+        { "block_size", block },
+        { "num_gpu_blocks", blocks },
+        { "enable_prefix_caching", srv->opt.prefix_caching ? "True" : "False" },
+        { "cache_dtype", m->dtype },
+        { "device", m->backend },
+    };
+    struct serving_metrics_config c = { .model_name = srv->model_name,
+                                        .max_model_len = s->max_model_len,
+                                        .cache_config = labels,
+                                        .n_cache_config = sizeof labels / sizeof *labels };
+
+    snprintf(block, sizeof block, "%u", m->layout.block_tokens);
+    snprintf(blocks, sizeof blocks, "%u", s->n_blocks);
+    return serving_metrics_init(&srv->metrics, &c, e);
+}
+
+static void on_wake(void *ctx)
+{
+    uv_async_send(ctx);
+}
+
+static enum err_code open_files(struct srv *srv, struct err *e)
+{
+    const char *dir = srv->opt.tokenizer ? srv->opt.tokenizer : srv->opt.model;
+    enum err_code rc = open_model(srv, e);
+
+    if (rc == ERR_OK)
+        rc = tokenizer_open(&srv->tokenizer, dir, e);
+    if (rc == ERR_OK)
+        rc = fill_tokens(srv, e);
+    if (rc == ERR_OK)
+        rc = open_template(srv, e);
+    return rc;
+}
+
+enum err_code loader_load(struct srv *srv, struct err *e)
+{
+    struct sizing s;
+    enum err_code rc = open_files(srv, e);
+
+    if (rc == ERR_OK)
+        rc = sizing_compute(&s, &srv->opt, model_describe(srv->model), e);
+    if (rc == ERR_OK) {
+        srv->max_model_len = s.max_model_len;
+        fill_defaults(srv);
+        rc = init_metrics(srv, &s, e);
+    }
+    if (rc == ERR_OK) {
+        struct engine_config c = { .model = srv->model,
+                                   .pool = s.pool,
+                                   .sched = s.sched,
+                                   .metrics = &srv->metrics,
+                                   .log = &srv->log,
+                                   .wake = on_wake,
+                                   .wake_ctx = &srv->events };
+        if (s.model_len_cut)
+            srv_logf(&srv->log, SRV_WARNING,
+                     "context cut to %u tokens: the KV pool of %u blocks holds no more",
+                     s.max_model_len, s.n_blocks);
+        rc = engine_create(&srv->loaded_engine, &c, e);
+    }
+    if (rc != ERR_OK)
+        loader_unload(srv);
+    return rc;
+}
+
+void loader_unload(struct srv *srv)
+{
+    engine_destroy(srv->loaded_engine);
+    srv->engine = srv->loaded_engine = NULL;
+    serving_metrics_fini(&srv->metrics);
+    if (srv->chat)
+        chat_template_free(srv->chat);
+    free(srv->tokens.at);
+    free(srv->tokens.bytes);
+    if (srv->tokenizer)
+        tokenizer_close(srv->tokenizer);
+    if (srv->model)
+        model_close(srv->model);
+    srv->chat = NULL;
+    srv->tokens = (struct token_table){ 0 };
+    srv->tokenizer = NULL;
+    srv->model = NULL;
+}
+
+enum err_code loader_plan(struct srv *srv, struct err *e)
+{
+    struct sizing s;
+    enum err_code rc = open_model(srv, e);
+
+    if (rc == ERR_OK)
+        rc = sizing_compute(&s, &srv->opt, model_describe(srv->model), e);
+    if (rc == ERR_OK)
+        sizing_print(stdout, &s, &srv->opt, model_describe(srv->model));
+    loader_unload(srv);
+    return rc;
+}

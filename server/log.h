@@ -1,0 +1,34 @@
+/* log.h: log lines, text or JSON, one write(2) each, to standard error.
+ *
+ * Owns nothing; a struct srv_log is const after init: any thread. */
+#ifndef SERVER_LOG_H
+#define SERVER_LOG_H
+
+#include <stdint.h>
+
+#include "proto/err.h"
+
+enum srv_log_level { SRV_DEBUG, SRV_INFO, SRV_WARNING, SRV_ERROR };
+
+struct srv_log {
+    int fd, level, format; /* enum srv_log_level, enum srv_log_format */
+};
+
+void srv_log_init(struct srv_log *l, int fd, int level, int format);
+
+/* One line; newlines in the text become spaces. */
+void srv_logf(const struct srv_log *l, enum srv_log_level level, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+
+/* What one generation request did; written once, at its end. */
+struct srv_request_line {
+    const char *id, *request_id; /* ours, and the x-request-id */
+    const char *path;
+    int status;
+    const char *finish; /* stop, length, cancelled, error, rejected; comma list when n > 1 */
+    uint64_t n_prompt, n_cached, n_output, n_choices, n_preempted;
+    uint64_t queued_us, prefill_us, decode_us, first_token_us, total_us;
+};
+void srv_log_request(const struct srv_log *l, const struct srv_request_line *r);
+
+#endif

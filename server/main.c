@@ -1,0 +1,211 @@
+/* main.c: the daemon from its first to its last instruction: options, sockets,
+ * loading in the background, the event loop, and an orderly end.  Main thread,
+ * which becomes the I/O thread. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/connection.h"
+#include "server/drain.h"
+#include "server/generate.h"
+#include "server/listener.h"
+#include "server/loader.h"
+#include "server/server.h"
+
+extern char **environ;
+
+/* The compute library's threads must sleep, not spin, while they wait for one
+ * another: its runtime reads this before main() runs, so set it and start anew. */
+static void use_sleeping_threads(char *argv[])
+{
+    if (getenv("OMP_WAIT_POLICY") != NULL || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
+        return;
+    execv("/proc/self/exe", argv);
+    /* Not fatal: only slower on a loaded machine. */
+}
+
+/* As many open files as the system allows. */
+static void raise_file_limit(void)
+{
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+/* ------------------------------------------------------------------ loop */
+
+static void on_events(uv_async_t *a)
+{
+    struct srv *srv = a->data;
+
+    if (srv->engine == NULL)
+        return;
+    for (struct engine_batch *b = engine_take(srv->engine), *next; b; b = next) {
+        next = (struct engine_batch *)b->mail.next;
+        for (uint32_t i = 0; i < b->n; i++)
+            gen_event(srv, b, &b->event[i]);
+        engine_give_back(srv->engine, b);
+    }
+}
+
+static void on_prepare(uv_prepare_t *p)
+{
+    conn_flush_dirty(p->data);
+}
+
+static void on_load(uv_work_t *w)
+{
+    struct srv *srv = w->data;
+
+    srv->load_rc = loader_load(srv, &srv->load_err);
+}
+
+static void say_ready(const struct srv *srv)
+{
+    const struct model_info *m = model_describe(srv->model);
+
+    if (m->device_note[0])
+        srv_logf(&srv->log, SRV_INFO, "%s", m->device_note);
+    printf("ready: %s serves %s (%s, %s, %u KV blocks of %u tokens, context %u) after %.2f s\n",
+           listener_url(srv->listener), srv->model_name, m->backend, m->dtype,
+           srv->n_kv_blocks, m->layout.block_tokens, srv->max_model_len,
+           (double)(srv_now_us() - srv->started_us) / 1e6);
+    fflush(stdout);
+}
+
+static void on_loaded(uv_work_t *w, int status)
+{
+    struct srv *srv = w->data;
+    struct engine_snapshot s;
+
+    (void)status;
+    if (srv->load_rc != ERR_OK) {
+        fprintf(stderr, "quired: %s\n", srv->load_err.message);
+        drain_abort(srv, 1);
+        return;
+    }
+    srv->engine = srv->loaded_engine;
+    engine_snapshot(srv->engine, &s);
+    srv->n_kv_blocks = (uint32_t)s.pool.n_blocks;
+    srv->phase = SRV_SERVING;
+    say_ready(srv);
+}
+
+/* --------------------------------------------------------------- the end */
+
+static void close_handle(uv_handle_t *h, void *ctx)
+{
+    (void)ctx;
+    if (!uv_is_closing(h))
+        uv_close(h, NULL);
+}
+
+static void shut(struct srv *srv)
+{
+    listener_close(srv->listener);
+    for (struct conn *c = srv->conns, *next; c; c = next) {
+        next = c->next;
+        conn_drop(c);
+    }
+    uv_run(&srv->loop, UV_RUN_NOWAIT);
+    uv_walk(&srv->loop, close_handle, NULL);
+    uv_run(&srv->loop, UV_RUN_DEFAULT);
+    loader_unload(srv);
+    uv_loop_close(&srv->loop);
+    free(srv->slots);
+}
+
+static int fail(const char *what)
+{
+    fprintf(stderr, "quired: %s\n", what);
+    return 1;
+}
+
+/* Everything the I/O thread needs; an exit code, 0 when it may run. */
+static int set_up(struct srv *srv)
+{
+    struct err e = { 0 };
+    uint64_t key[3];
+    int rc;
+
+    if (getrandom(key, sizeof key, 0) != sizeof key)
+        return fail("no random numbers");
+    srv->salt_key = key[0];
+    srv->id_key[0] = key[1];
+    srv->id_key[1] = key[2];
+    raise_file_limit();
+    signal(SIGPIPE, SIG_IGN);
+    uv_async_init(&srv->loop, &srv->events, on_events);
+    uv_prepare_init(&srv->loop, &srv->prepare);
+    srv->events.data = srv->prepare.data = srv;
+    uv_prepare_start(&srv->prepare, on_prepare);
+    rc = drain_watch(srv);
+    if (rc != 0)
+        return fail(uv_strerror(rc));
+    if (listener_open(&srv->listener, srv, &e) != ERR_OK)
+        return fail(e.message);
+    srv->load_work.data = srv;
+    rc = uv_queue_work(&srv->loop, &srv->load_work, on_load, on_loaded);
+    return rc ? fail(uv_strerror(rc)) : 0;
+}
+
+static int serve(struct srv *srv)
+{
+    int rc = uv_loop_init(&srv->loop);
+
+    if (rc != 0)
+        return fail(uv_strerror(rc));
+    srv->exit_code = set_up(srv);
+    if (srv->exit_code == 0)
+        uv_run(&srv->loop, UV_RUN_DEFAULT);
+    shut(srv);
+    return srv->exit_code;
+}
+
+static int plan(struct srv *srv)
+{
+    struct err e = { 0 };
+
+    return loader_plan(srv, &e) == ERR_OK ? 0 : fail(e.message);
+}
+
+int main(int argc, char *argv[])
+{
+    static struct srv srv;
+    struct err e = { 0 };
+    int rc;
+
+    use_sleeping_threads(argv);
+    srv.started_us = srv_now_us();
+    srv.created = time(NULL);
+    if (srv_options_read(&srv.opt, argc, argv, environ, &e) != ERR_OK) {
+        srv_options_fini(&srv.opt);
+        fail(e.message);
+        return 2;
+    }
+    srv_log_init(&srv.log, STDERR_FILENO, srv.opt.log_level, srv.opt.log_format);
+    for (uint32_t i = 0; i < srv.opt.n_ignored; i++)
+        srv_logf(&srv.log, SRV_WARNING, "%s changes nothing here", srv.opt.ignored[i]);
+    if (srv.opt.served_names.n == 0 && srv.opt.model)
+        srv.opt.served_names.item[srv.opt.served_names.n++] = srv.opt.model;
+    srv.model_name = srv.opt.served_names.item[0];
+    if (srv.opt.help) {
+        srv_options_help(stdout);
+        rc = 0;
+    } else if (srv.opt.version) {
+        puts("quired " QUIRE_VERSION);
+        rc = 0;
+    } else {
+        rc = srv.opt.plan ? plan(&srv) : serve(&srv);
+    }
+    srv_options_fini(&srv.opt);
+    return rc;
+}

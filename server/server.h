@@ -1,0 +1,79 @@
+/* server.h: the daemon's one context, passed to everything that needs it.
+ *
+ * Created in main; the I/O thread's, except for what is said to be const after
+ * loading (options, log, model, tokenizer, template, defaults), which the
+ * pool's threads read as well. */
+#ifndef SERVER_SERVER_H
+#define SERVER_SERVER_H
+
+#include <time.h>
+#include <uv.h>
+
+#include "model/chat_template.h"
+#include "model/model.h"
+#include "model/tokenizer.h"
+#include "proto/openai_request.h"
+#include "proto/serving_metrics.h"
+#include "server/engine.h"
+#include "server/log.h"
+#include "server/options.h"
+
+enum srv_phase { SRV_LOADING, SRV_SERVING, SRV_DRAINING };
+
+/* The bytes each token id stands for, for logprobs.  Const after creation. */
+struct token_table {
+    uint32_t n;
+    uint32_t *at; /* [n+1] offsets into bytes */
+    char *bytes;
+};
+
+struct srv {
+    uv_loop_t loop;
+    struct srv_options opt;
+    struct srv_log log;
+    enum srv_phase phase;
+    uint64_t started_us;
+    time_t created;
+    int exit_code;
+
+    /* Const after loading. */
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat; /* NULL: the model has none */
+    bool chat_takes_parts;
+    struct token_table tokens;
+    struct oai_defaults defaults;
+    const char *model_name; /* the first served name */
+    uint32_t max_model_len;
+    uint64_t salt_key;      /* of this process: hashes of salts are not guessable */
+    struct serving_metrics metrics;
+    struct engine *engine; /* NULL while loading */
+    struct engine *loaded_engine;
+
+    /* The I/O thread's. */
+    uv_async_t events;
+    uv_prepare_t prepare;
+    uv_signal_t sigterm, sigint;
+    uv_timer_t drain_timer;
+    uv_work_t load_work;
+    struct err load_err;
+    enum err_code load_rc;
+    struct listener *listener;
+    struct conn *conns, *dirty;
+    uint32_t n_conns;
+    struct gen *gens;      /* live generations */
+    struct gen_slot *slots;
+    uint32_t n_slots, free_slot;
+    uint64_t n_generations; /* ever, for ids and seeds */
+    uint32_t n_jobs;        /* on the pool, or with the engine */
+    uint64_t id_key[2];     /* of this process, for unguessable ids */
+    uint32_t n_kv_blocks;
+    uint64_t flush_until_us; /* while draining, once nothing runs; else 0 */
+    bool stopping;
+    char read_buf[65536];
+};
+
+/* A fresh id: prefix and 24 hexadecimal digits. */
+void srv_new_id(struct srv *srv, const char *prefix, char *out, size_t n);
+
+#endif
