@@ -151,6 +151,14 @@ static HD void attn_rope_pair(float *a, float *b, float cos_, float sin_)
     *b = x * sin_ + y * cos_;
 }
 
+/* The same in double: where the result is to be right to the last place. */
+static HD void attn_rope_pair_exact(double *a, double *b, double cos_, double sin_)
+{
+    double x = *a, y = *b;
+    *a = x * cos_ - y * sin_;
+    *b = x * sin_ + y * cos_;
+}
+
 /* Channels of rotary pair i, relative to rotary_offset. */
 static HD void attn_rope_channels(int32_t i, int32_t rotary_dim, int interleaved, int32_t *a,
                                   int32_t *b)

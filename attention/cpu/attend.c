@@ -80,14 +80,14 @@ static struct scratch *scratch_of(const struct job *j, uint32_t worker)
     return sc;
 }
 
-/* Scales of one KV head by channel; NULL for types without. */
-static const float *scales_of(const struct source *s, int32_t kv_head, float *spread)
+/* Scales of one KV head for its first n channels; NULL for types without. */
+static const float *scales_of(const struct source *s, int32_t kv_head, int32_t n, float *spread)
 {
     if (s->scale == NULL)
         return NULL;
     if (s->per_channel)
         return s->scale + (int64_t)kv_head * s->width;
-    for (int32_t c = 0; c < s->width; c++)
+    for (int32_t c = 0; c < n; c++)
         spread[c] = s->scale[0];
     return spread;
 }
@@ -110,8 +110,8 @@ static void open_unit(const struct job *j, struct scratch *sc, uint32_t unit)
     sc->n_rows = 0;
     sc->lo = INT64_MAX;
     sc->hi = 0;
-    sc->k_scale = scales_of(&j->k, kv_head, sc->k_scales);
-    sc->v_scale = scales_of(&j->v, kv_head, sc->v_scales);
+    sc->k_scale = scales_of(&j->k, kv_head, j->k_width, sc->k_scales);
+    sc->v_scale = scales_of(&j->v, kv_head, j->v_width, sc->v_scales);
     for (int32_t i = 0; i < q->n; i++) {
         int32_t t = q->first + i;
         int64_t p = job_position(j, q, t);

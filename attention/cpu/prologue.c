@@ -1,7 +1,7 @@
 /* prologue.c: norm, rotation, quantisation and the store into the cache.
  *
  * Works on the job's memory; the pool's threads, one token each at a time.  All
- * in float: K is rounded once, at the store. */
+ * in float or better: K is rounded once, at the store. */
 #include <math.h>
 
 #include "attention/cpu/job.h"
@@ -18,39 +18,57 @@ static float element(enum attn_dtype d, const void *p, int64_t i)
                           : attn_f16_float(((const uint16_t *)p)[i]);
 }
 
-/* x * w / sqrt(mean(x^2) + epsilon) */
-static void norm_row(const struct job *j, float *x, const void *weight)
+/* 1 / sqrt(mean(x^2) + epsilon) */
+static double norm_factor(const struct job *j, const float *x)
 {
-    float lane[8] = { 0 }, sum = 0.0f, c;
+    double lane[8] = { 0 }, sum = 0;
     for (int32_t i = 0; i < j->k_width; i += 8)
         for (int l = 0; l < 8; l++)
-            lane[l] += x[i + l] * x[i + l];
+            lane[l] += (double)x[i + l] * x[i + l];
     for (int l = 0; l < 8; l++)
         sum += lane[l];
-    c = 1.0f / sqrtf(sum / (float)j->k_width + j->epsilon);
-    for (int32_t i = 0; i < j->k_width; i++)
-        x[i] = x[i] * c * element(j->dtype, weight, i);
+    return 1 / sqrt(sum / j->k_width + (double)j->epsilon);
+}
+
+static double normed(const struct job *j, const float *x, const void *weight, double factor,
+                     int32_t i)
+{
+    return weight == NULL ? (double)x[i] : x[i] * factor * (double)element(j->dtype, weight, i);
 }
 
 /* Row p of cos and sin; p outside the table reads its nearest row. */
-static void rotate_row(const struct job *j, float *x, int64_t p)
+static void rotate(const struct job *j, float *x, const void *weight, double factor, int64_t p)
 {
     const struct rotary *r = &j->rotary;
     int64_t at = (p < 0 ? 0 : p >= r->n_rows ? r->n_rows - 1 : p) * (r->dim / 2);
     for (int32_t i = 0; i < r->dim / 2; i++) {
-        int32_t a, b;
-        attn_rope_channels(i, r->dim, r->interleaved, &a, &b);
-        attn_rope_pair(&x[r->offset + a], &x[r->offset + b], element(j->dtype, r->cos_, at + i),
-                       element(j->dtype, r->sin_, at + i));
+        int32_t ia, ib;
+        double a, b;
+        attn_rope_channels(i, r->dim, r->interleaved, &ia, &ib);
+        a = normed(j, x, weight, factor, r->offset + ia);
+        b = normed(j, x, weight, factor, r->offset + ib);
+        attn_rope_pair_exact(&a, &b, (double)element(j->dtype, r->cos_, at + i),
+                             (double)element(j->dtype, r->sin_, at + i));
+        x[r->offset + ia] = (float)a;
+        x[r->offset + ib] = (float)b;
     }
 }
 
+/* Norm and rotation in one pass, so that each channel is rounded once. */
 void prologue_row(const struct job *j, float *x, const void *norm, int64_t p)
 {
-    if (norm != NULL)
-        norm_row(j, x, norm);
-    if (j->rotary.cos_ != NULL)
-        rotate_row(j, x, p);
+    const struct rotary *r = &j->rotary;
+    double factor = norm != NULL ? norm_factor(j, x) : 1;
+    int32_t first = r->cos_ != NULL ? r->offset : j->k_width;
+    int32_t end = r->cos_ != NULL ? r->offset + r->dim : j->k_width;
+    if (norm != NULL) {
+        for (int32_t i = 0; i < first; i++)
+            x[i] = (float)normed(j, x, norm, factor, i);
+        for (int32_t i = end; i < j->k_width; i++)
+            x[i] = (float)normed(j, x, norm, factor, i);
+    }
+    if (r->cos_ != NULL)
+        rotate(j, x, norm, factor, p);
 }
 
 /* ---- the store ---------------------------------------------------------------- */
