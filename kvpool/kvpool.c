@@ -262,7 +262,7 @@ enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct e
     if (kvpool_seq(p, parent)->n_reserved > 0)
         return err_set(e, ERR_CONFLICT, "sequence %u has %u tokens reserved: cannot fork", parent,
                        kvpool_seq(p, parent)->n_reserved);
-    seq_id id;
+    seq_id id = SEQ_NONE;
     enum err_code rc = take_slot(p, n_known, &id, e);
     if (rc != ERR_OK)
         return rc;
