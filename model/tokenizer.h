@@ -16,8 +16,7 @@ struct tokenizer;
  * ERR_INVALID names the file, the key, what was found and what is supported. */
 MUST_USE enum err_code tokenizer_open(struct tokenizer **out, const char *dir, struct err *e);
 /* The same from one tokenizer.json, wherever it is. */
-MUST_USE enum err_code tokenizer_open_file(struct tokenizer **out, const char *file,
-                                           struct err *e);
+MUST_USE enum err_code tokenizer_open_file(struct tokenizer **out, const char *file, struct err *e);
 void tokenizer_close(struct tokenizer *t);
 
 /* A growing array of ids; init with zeros, fini frees. */
@@ -44,10 +43,10 @@ MUST_USE enum err_code tokenizer_encode(const struct tokenizer *t, const char *t
 struct text_span {
     size_t start, end;
 };
-MUST_USE enum err_code tokenizer_encode_spans(const struct tokenizer *t, const char *text,
-                                              size_t n, const struct text_span *span,
-                                              size_t n_spans, size_t max_ids,
-                                              struct token_list *out, struct err *e);
+MUST_USE enum err_code tokenizer_encode_spans(const struct tokenizer *t, const char *text, size_t n,
+                                              const struct text_span *span, size_t n_spans,
+                                              size_t max_ids, struct token_list *out,
+                                              struct err *e);
 
 /* Text of ids[0..n) (malloc'd, taken by the caller, NUL-terminated, *out_n
  * bytes).  Ids without text give none. */
@@ -83,7 +82,6 @@ void detok_destroy(struct detok *d);
 MUST_USE enum err_code detok_push(struct detok *d, int32_t id, const char **text, size_t *n,
                                   struct err *e);
 /* What is still held at the end (a cut character becomes U+FFFD). */
-MUST_USE enum err_code detok_flush(struct detok *d, const char **text, size_t *n,
-                                   struct err *e);
+MUST_USE enum err_code detok_flush(struct detok *d, const char **text, size_t *n, struct err *e);
 
 #endif
