@@ -13,3 +13,5 @@ quire_test(kvpool_alloc_test SOURCES fault/kvpool_alloc_test.c
   LIBRARIES test_support kvpool quire::cmocka LABELS fault)
 target_link_options(kvpool_alloc_test PRIVATE
   -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+quire_test(pool_bench SOURCES bench/pool_bench.c
+  LIBRARIES test_support kvpool NO_RUN)
