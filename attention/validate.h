@@ -21,8 +21,9 @@ struct attn_rule {
     enum err_code (*check)(struct attn_call *c, struct err *e);
 };
 
-/* All rules in the order they are applied. */
-const struct attn_rule *attn_rules(size_t *n);
+/* The rules in the order they are applied; NULL past the last. */
+size_t attn_rule_count(void);
+const struct attn_rule *attn_rule_at(size_t i);
 
 /* Apply every rule; on the first that fails, *failed (when not NULL) names it. */
 MUST_USE enum err_code attn_validate(struct attn_call *c, const struct attn_rule **failed,
