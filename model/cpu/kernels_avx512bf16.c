@@ -1,0 +1,66 @@
+/* kernels_avx512bf16.c: products of bfloat16 pairs, accumulated in float32.
+ *
+ * Per k pair a block of mr rows costs two loads of weights, mr broadcasts and
+ * 2 mr dot products.  Accumulators: 2 mr of the 32 registers. */
+#include <immintrin.h>
+
+#include "model/cpu/kernels_sets.h"
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* How far ahead the weights are asked for: they stream from memory once when
+ * few rows share them. */
+enum { AHEAD_BYTES = 2048, PAIR_BYTES = PANEL * 4 };
+
+static inline __attribute__((always_inline)) void rows(const unsigned char *w, const int32_t *a,
+                                                       uint32_t n_k, const int mr, float *c)
+{
+    __m512 acc[MICRO_ROWS_MAX][2];
+    UNROLL for (int m = 0; m < mr; m++)
+    {
+        acc[m][0] = _mm512_setzero_ps();
+        acc[m][1] = _mm512_setzero_ps();
+    }
+    for (uint32_t k = 0; k < n_k; k++, w += PAIR_BYTES, a += mr) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(w);
+        __m512bh b1 = (__m512bh)_mm512_loadu_si512(w + 64);
+        _mm_prefetch((const char *)w + AHEAD_BYTES, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + AHEAD_BYTES + 64, _MM_HINT_T0);
+        UNROLL for (int m = 0; m < mr; m++)
+        {
+            __m512bh x = (__m512bh)_mm512_set1_epi32(a[m]);
+            acc[m][0] = _mm512_dpbf16_ps(acc[m][0], x, b0);
+            acc[m][1] = _mm512_dpbf16_ps(acc[m][1], x, b1);
+        }
+    }
+    UNROLL for (int m = 0; m < mr; m++)
+    {
+        _mm512_storeu_ps(c + m * PANEL, acc[m][0]);
+        _mm512_storeu_ps(c + m * PANEL + 16, acc[m][1]);
+    }
+}
+
+#define CASE(n)                                                                                    \
+    case n:                                                                                        \
+        rows(panel, a, n_k, n, c);                                                                 \
+        break;
+
+void cpu_micro_avx512bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c)
+{
+    switch (mr) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8)
+        CASE(9)
+        CASE(10)
+        CASE(11)
+        CASE(12)
+    default:
+        break;
+    }
+}

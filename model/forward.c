@@ -1,0 +1,465 @@
+/* forward.c: see forward.h.  The residual stream x is float32; a sublayer reads
+ * T, and its result is added to x by the last product itself, or through a norm
+ * where the family has one there. */
+#include "model/forward.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/kv_slabs.h"
+#include "model/config_rope.h"
+#include "model/families.h"
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        enum err_code rc_ = (call);                                                                \
+        if (rc_)                                                                                   \
+            return rc_;                                                                            \
+    } while (0)
+
+/* Layers whose attention calls differ in pointers only share a plan. */
+struct attn_class {
+    uint32_t group, window;
+    int8_t rope;
+    bool planned; /* in this step */
+    struct attn_plan plan;
+};
+
+enum buffer {
+    BUF_X,      /* float32 [n, hidden]: the residual stream                  */
+    BUF_DELTA,  /* float32 [n, hidden]: a sublayer's result before its norm  */
+    BUF_IN,     /* T [n, hidden]: a sublayer's input                         */
+    BUF_QKV,    /* T [n, first projection]                                   */
+    BUF_Q,      /* T [n, heads * head]: MLA with a low-rank q                */
+    BUF_LATENT, /* T [n, heads * (rank + rope)]: MLA's absorbed q            */
+    BUF_KEY,    /* T [n, rank + rope]: MLA's key row                         */
+    BUF_ATTN,   /* T [n, heads * v]: attention's result (MLA: latent)        */
+    BUF_OUT,    /* T [n, heads * v]: MLA's result out of the latent space    */
+    BUF_MID,    /* T [n, intermediate]                                       */
+    BUF_LAST,   /* float32 [outputs, hidden]                                 */
+    BUF_LAST_T, /* T [outputs, hidden]                                       */
+    BUF_LOGITS, /* float32 [outputs, vocab]                                  */
+    BUFFERS
+};
+
+struct forward {
+    const struct ops *ops;
+    const struct model_config *c;
+    const struct weights *w;
+    const struct kv_layout *lay;
+    struct forward_limits lim;
+    struct attn *attn;
+    struct attn_kv *kv;
+    void *buf[BUFFERS];
+    size_t n_bytes[BUFFERS];
+    void *workspace;
+    size_t n_workspace;
+    struct attn_class *classes; /* [n_classes] */
+    uint32_t n_classes;
+    uint16_t class_of[KV_LAYERS];
+    uint32_t *last_row; /* [max_outputs] */
+    uint32_t qkv_width, rope_rows;
+    /* of the step */
+    const struct step_plan *plan;
+    struct op_plan device;
+    int32_t bounds[2];
+};
+
+/* ---- attention ---- */
+
+static void set_input(struct attn_args *a, enum attn_input i, void *data, enum attn_dtype type,
+                      int32_t rank, int64_t d0, int64_t d1)
+{
+    a->in[i] = attn_view(data, type, rank, d0, d1, 0, 0);
+}
+
+static void fill_rope(const struct forward *f, int8_t rope, struct attn_args *a,
+                      enum attn_dtype type)
+{
+    if (rope < 0)
+        return;
+    int64_t half = rope_dim(f->c, &f->c->rope[rope]) / 2;
+    set_input(a, ATTN_COS_CACHE, f->w->cos[rope], type, 2, f->rope_rows, half);
+    set_input(a, ATTN_SIN_CACHE, f->w->sin[rope], type, 2, f->rope_rows, half);
+}
+
+static void fill_args(struct forward *f, uint32_t layer, struct attn_args *a)
+{
+    const struct model_config *c = f->c;
+    const struct layer_weights *y = &f->w->layer[layer];
+    const struct step_plan *p = f->plan;
+    uint32_t g = f->lay->layer_group[layer];
+    int64_t n = p->n_tokens, r = p->n_rows;
+    enum attn_dtype type = f->ops->type == OP_F32 ? ATTN_F32 : ATTN_BF16;
+    int64_t v_width = c->mla.kv_rank ? c->mla.kv_rank : c->head_dim;
+    memset(a, 0, sizeof *a);
+    if (c->mla.kv_rank > 0) {
+        int64_t width = c->mla.kv_rank + c->mla.rope;
+        set_input(a, ATTN_QUERY, f->buf[BUF_LATENT], type, 2, n, c->n_heads * width);
+        set_input(a, ATTN_KEY, f->buf[BUF_KEY], type, 2, n, width);
+    } else {
+        set_input(a, ATTN_QUERY, f->buf[BUF_QKV], type, 2, n, f->qkv_width);
+        a->in[ATTN_VALUE_CACHE] = attn_kv_value(f->kv, layer);
+    }
+    a->in[ATTN_KEY_CACHE] = attn_kv_key(f->kv, layer);
+    set_input(a, ATTN_CU_SEQLENS, (void *)f->device.cu_seqlens, ATTN_I32, 1, r + 1, 0);
+    set_input(a, ATTN_PAST_SEQLENS, (void *)f->device.past_seqlens, ATTN_I32, 1, r, 0);
+    set_input(a, ATTN_BLOCK_TABLE, (void *)f->device.block_table[g], ATTN_I32, 2, r,
+              p->table_cols[g]);
+    set_input(a, ATTN_SLOT_MAPPING, (void *)f->device.slot_mapping[g], ATTN_I32, 1, n, 0);
+    set_input(a, ATTN_METADATA, f->bounds, ATTN_I32, 1, 2, 0);
+    fill_rope(f, c->layer[layer].rope, a, type);
+    if (y->sink != NULL)
+        set_input(a, ATTN_HEAD_SINK, y->sink, type, 1, c->n_heads, 0);
+    if (y->q_norm_t != NULL) {
+        set_input(a, ATTN_Q_NORM_WEIGHT, y->q_norm_t, type, 1, c->head_dim, 0);
+        set_input(a, ATTN_K_NORM_WEIGHT, y->k_norm_t, type, 1, c->head_dim, 0);
+    }
+    a->out[ATTN_OUT] = attn_view(f->buf[BUF_ATTN], type, 2, n, c->n_heads * v_width, 0, 0);
+    if (f->ops->attention->device != ATTN_HOST) {
+        for (int i = 0; i < ATTN_INPUTS; i++)
+            if (i != ATTN_METADATA)
+                a->in[i].device = f->ops->attention->device;
+        a->out[ATTN_OUT].device = f->ops->attention->device;
+    }
+}
+
+static struct attn_attrs attrs_of(const struct forward *f, const struct attn_class *k)
+{
+    const struct model_config *c = f->c;
+    struct attn_attrs a = attn_attrs_default((int32_t)c->n_heads, (int32_t)c->n_kv_heads);
+    a.scale = c->softmax_scale;
+    a.softcap = c->attn_softcap;
+    a.local_window_size = k->window ? (int32_t)k->window : -1;
+    a.do_rotary = k->rope >= 0;
+    a.qk_norm_epsilon = c->norm_eps;
+    if (c->mla.kv_rank > 0) {
+        a.kv_num_heads = 1;
+        a.kv_cache_layout = ATTN_LATENT;
+        a.v_head_size = (int32_t)c->mla.kv_rank;
+        a.rotary_offset = (int32_t)c->mla.kv_rank;
+        a.rotary_interleaved = 1;
+    }
+    return a;
+}
+
+static enum err_code grow_workspace(struct forward *f, size_t bytes, struct err *e)
+{
+    void *p;
+    if (bytes <= f->n_workspace)
+        return ERR_OK;
+    TRY(f->ops->alloc(f->ops->self, bytes, "attention workspace", &p, e));
+    if (f->workspace != NULL)
+        f->ops->release(f->ops->self, f->workspace, f->n_workspace);
+    f->workspace = p;
+    f->n_workspace = bytes;
+    return ERR_OK;
+}
+
+static enum err_code attend(struct forward *f, uint32_t layer, struct err *e)
+{
+    struct attn_class *k = &f->classes[f->class_of[layer]];
+    struct attn_args args;
+    fill_args(f, layer, &args);
+    if (!k->planned) {
+        struct attn_attrs attrs = attrs_of(f, k);
+        TRY(attn_plan(f->attn, &attrs, &args, &k->plan, e));
+        TRY(grow_workspace(f, k->plan.workspace_bytes, e));
+        k->planned = true;
+    }
+    return attn_run(f->attn, &k->plan, &args, f->workspace, f->ops->stream(f->ops->self), e);
+}
+
+/* ---- one layer ---- */
+
+static void product(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
+                    enum buffer to, size_t to_ld, enum op_out out, uint32_t n)
+{
+    struct op_linear l = { .w = w, .in = f->buf[in], .in_ld = in_ld, .to = f->buf[to],
+                           .to_ld = to_ld, .out = out, .act = f->c->act,
+                           .limit = f->c->swiglu_limit };
+    f->ops->linear(f->ops->self, &l, n);
+}
+
+/* The sublayer's last product: onto x, or onto delta when a norm follows. */
+static void product_out(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
+                        const float *norm, uint32_t n)
+{
+    uint32_t h = f->c->hidden;
+    product(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h, norm ? OP_OUT_F32 : OP_OUT_ADD, n);
+    if (norm != NULL)
+        f->ops->norm_add(f->ops->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, f->c->norm_eps, n,
+                         h);
+}
+
+static void project_latent(struct forward *f, const struct layer_weights *y, uint32_t n)
+{
+    const struct ops *o = f->ops;
+    const struct model_config *c = f->c;
+    const struct mla_config *m = &c->mla;
+    size_t ld = f->qkv_width, wide = m->kv_rank + m->rope, head = c->head_dim;
+    uint32_t q_first = m->q_rank ? m->q_rank : c->n_heads * c->head_dim;
+    const unsigned char *qkv = f->buf[BUF_QKV];
+    size_t size = o->type == OP_F32 ? 4 : 2;
+    enum buffer q = BUF_QKV;
+    size_t q_ld = ld;
+    product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, ld, OP_OUT_T, n);
+    o->norm_part(o->self, f->buf[BUF_QKV], ld, q_first, m->kv_rank, y->kv_a_norm, 1e-6f, n);
+    if (m->q_rank > 0) {
+        o->norm_part(o->self, f->buf[BUF_QKV], ld, 0, m->q_rank, y->q_a_norm, 1e-6f, n);
+        q = BUF_Q;
+        q_ld = c->n_heads * head;
+        product(f, y->q_b, BUF_QKV, ld, BUF_Q, q_ld, OP_OUT_T, n);
+    }
+    struct op_heads h = { y->absorb_k, c->n_heads, f->buf[q], q_ld, head, f->buf[BUF_LATENT],
+                          c->n_heads * wide, wide };
+    o->heads(o->self, &h, n);
+    o->copy_parts(o->self, (const unsigned char *)f->buf[q] + m->nope * size, q_ld, head,
+                  (unsigned char *)f->buf[BUF_LATENT] + m->kv_rank * size, c->n_heads * wide, wide,
+                  n, c->n_heads, m->rope);
+    o->copy_parts(o->self, qkv + q_first * size, ld, 0, f->buf[BUF_KEY], wide, 0, n, 1,
+                  (uint32_t)wide);
+}
+
+static enum err_code attention(struct forward *f, uint32_t layer, uint32_t n, struct err *e)
+{
+    const struct ops *o = f->ops;
+    const struct model_config *c = f->c;
+    const struct layer_weights *y = &f->w->layer[layer];
+    size_t nq = (size_t)c->n_heads * c->head_dim, nk = (size_t)c->n_kv_heads * c->head_dim;
+    enum buffer result = BUF_ATTN;
+    size_t width = nq;
+    o->norm(o->self, f->buf[BUF_X], y->norm[NORM_PRE_ATTN], c->norm_eps, n, c->hidden,
+            f->buf[BUF_IN]);
+    if (c->mla.kv_rank > 0)
+        project_latent(f, y, n);
+    else
+        product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, f->qkv_width, OP_OUT_T, n);
+    if (y->q_norm != NULL) {
+        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, 0, (uint32_t)nq, y->q_norm,
+                     c->norm_eps, n);
+        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, (uint32_t)nq, (uint32_t)nk,
+                     y->k_norm, c->norm_eps, n);
+    }
+    TRY(attend(f, layer, e));
+    if (c->mla.kv_rank > 0) {
+        size_t rank = c->mla.kv_rank;
+        struct op_heads h = { y->absorb_v, c->n_heads, f->buf[BUF_ATTN], c->n_heads * rank, rank,
+                              f->buf[BUF_OUT], (size_t)c->n_heads * c->mla.v, c->mla.v };
+        o->heads(o->self, &h, n);
+        result = BUF_OUT;
+        width = (size_t)c->n_heads * c->mla.v;
+    }
+    product_out(f, y->o, result, width, y->norm[NORM_POST_ATTN], n);
+    return ERR_OK;
+}
+
+static void mixture(struct forward *f, const struct layer_weights *y, uint32_t n)
+{
+    const struct ops *o = f->ops;
+    const struct model_config *c = f->c;
+    const float *norm = y->norm[NORM_POST_FFN];
+    enum buffer to = norm ? BUF_DELTA : BUF_X;
+    if (norm != NULL)
+        o->zero(o->self, f->buf[to], (size_t)n * c->hidden * sizeof(float));
+    struct op_moe m = { .config = &c->moe, .router = y->router, .choice_bias = y->choice_bias,
+                        .gate_up = y->expert_up, .down = y->expert_down, .act = c->act,
+                        .limit = c->swiglu_limit, .in = f->buf[BUF_IN], .to = f->buf[to],
+                        .hidden = c->hidden };
+    o->moe(o->self, &m, n);
+    if (c->moe.shared_intermediate > 0) {
+        product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->moe.shared_intermediate, OP_OUT_GLU,
+                n);
+        product(f, y->down, BUF_MID, c->moe.shared_intermediate, to, c->hidden, OP_OUT_ADD, n);
+    }
+    if (norm != NULL)
+        o->norm_add(o->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, c->norm_eps, n, c->hidden);
+}
+
+static void feed_forward(struct forward *f, uint32_t layer, uint32_t n)
+{
+    const struct model_config *c = f->c;
+    const struct layer_weights *y = &f->w->layer[layer];
+    f->ops->norm(f->ops->self, f->buf[BUF_X], y->norm[NORM_PRE_FFN], c->norm_eps, n, c->hidden,
+                 f->buf[BUF_IN]);
+    if (c->layer[layer].moe) {
+        mixture(f, y, n);
+        return;
+    }
+    product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->intermediate, OP_OUT_GLU, n);
+    product_out(f, y->down, BUF_MID, c->intermediate, y->norm[NORM_POST_FFN], n);
+}
+
+/* ---- a step ---- */
+
+static enum err_code check_step(const struct forward *f, const struct step_plan *p, struct err *e)
+{
+    if (p->n_tokens > f->lim.max_tokens || p->n_rows > f->lim.max_rows ||
+        p->n_outputs > f->lim.max_outputs)
+        return err_set(e, ERR_LIMIT,
+                       "step plan: %u tokens, %u rows, %u outputs, expected at most %u, %u, %u",
+                       p->n_tokens, p->n_rows, p->n_outputs, f->lim.max_tokens, f->lim.max_rows,
+                       f->lim.max_outputs);
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        if ((uint32_t)p->token[i] >= f->c->vocab)
+            return err_set(e, ERR_INVALID, "step plan: token[%u] is %d, expected 0 to %u", i,
+                           p->token[i], f->c->vocab - 1);
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        if (p->output[i].token >= p->n_tokens)
+            return err_set(e, ERR_INVALID, "step plan: output[%u].token is %u, expected below %u",
+                           i, p->output[i].token, p->n_tokens);
+    return ERR_OK;
+}
+
+static void compute_logits(struct forward *f, const struct step_plan *p)
+{
+    const struct ops *o = f->ops;
+    uint32_t n = p->n_outputs, h = f->c->hidden;
+    for (uint32_t i = 0; i < n; i++)
+        f->last_row[i] = p->output[i].token;
+    o->gather(o->self, f->buf[BUF_X], f->last_row, n, h, f->buf[BUF_LAST]);
+    o->norm(o->self, f->buf[BUF_LAST], f->w->final_norm, f->c->norm_eps, n, h,
+            f->buf[BUF_LAST_T]);
+    product(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
+    if (f->c->final_softcap > 0)
+        o->softcap(o->self, f->buf[BUF_LOGITS], f->c->final_softcap, (size_t)n * f->c->vocab);
+}
+
+enum err_code forward_step(struct forward *f, const struct step_plan *p, struct err *e)
+{
+    const struct ops *o = f->ops;
+    TRY(check_step(f, p, e));
+    f->plan = p;
+    f->bounds[0] = (int32_t)p->max_query_len;
+    f->bounds[1] = (int32_t)p->max_kv_len;
+    for (uint32_t i = 0; i < f->n_classes; i++)
+        f->classes[i].planned = false;
+    TRY(o->begin(o->self, p, &f->device, e));
+    TRY(attn_kv_copy(f->kv, p->copy, p->n_copies, o->stream(o->self), e));
+    if (p->n_tokens > 0) {
+        o->embed(o->self, f->w->embed, f->w->embed_dtype, f->device.token, p->n_tokens,
+                 f->c->hidden, f->c->embed_scale, f->buf[BUF_X]);
+        for (uint32_t i = 0; i < f->c->n_layers; i++) {
+            TRY(attention(f, i, p->n_tokens, e));
+            feed_forward(f, i, p->n_tokens);
+        }
+        if (p->n_outputs > 0)
+            compute_logits(f, p);
+    }
+    return o->finish(o->self, e);
+}
+
+float *forward_logits(const struct forward *f)
+{
+    return f->buf[BUF_LOGITS];
+}
+
+/* ---- life ---- */
+
+static void size_buffers(struct forward *f, size_t bytes[BUFFERS])
+{
+    const struct model_config *c = f->c;
+    const struct mla_config *m = &c->mla;
+    size_t n = f->lim.max_tokens, outs = f->lim.max_outputs, t = f->ops->type == OP_F32 ? 4 : 2;
+    size_t heads = c->n_heads, mid = c->intermediate;
+    if (c->moe.shared_intermediate > mid)
+        mid = c->moe.shared_intermediate;
+    memset(bytes, 0, BUFFERS * sizeof *bytes);
+    bytes[BUF_X] = bytes[BUF_DELTA] = n * c->hidden * 4;
+    bytes[BUF_IN] = n * c->hidden * t;
+    bytes[BUF_QKV] = n * f->qkv_width * t;
+    bytes[BUF_ATTN] = n * heads * (m->kv_rank ? m->kv_rank : c->head_dim) * t;
+    if (m->kv_rank > 0) {
+        bytes[BUF_Q] = n * heads * c->head_dim * t;
+        bytes[BUF_LATENT] = n * heads * (m->kv_rank + m->rope) * t;
+        bytes[BUF_KEY] = n * (m->kv_rank + m->rope) * t;
+        bytes[BUF_OUT] = n * heads * m->v * t;
+    }
+    bytes[BUF_MID] = n * mid * t;
+    bytes[BUF_LAST] = outs * c->hidden * 4;
+    bytes[BUF_LAST_T] = outs * c->hidden * t;
+    bytes[BUF_LOGITS] = outs * c->vocab * 4;
+}
+
+static enum err_code make_classes(struct forward *f, struct err *e)
+{
+    f->classes = calloc(f->c->n_layers, sizeof *f->classes);
+    if (f->classes == NULL)
+        return err_nomem(e, "attention plans", f->c->n_layers * sizeof *f->classes);
+    for (uint32_t i = 0; i < f->c->n_layers; i++) {
+        uint32_t g = f->lay->layer_group[i], k = 0;
+        int8_t rope = f->c->layer[i].rope;
+        while (k < f->n_classes && (f->classes[k].group != g || f->classes[k].rope != rope))
+            k++;
+        if (k == f->n_classes)
+            f->classes[f->n_classes++] =
+                (struct attn_class){ .group = g, .window = f->lay->group[g].window, .rope = rope };
+        f->class_of[i] = (uint16_t)k;
+    }
+    return ERR_OK;
+}
+
+static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *e)
+{
+    const struct ops *o = f->ops;
+    size_t bytes[BUFFERS];
+    struct attn_options opt = { .backend = o->attention, .workers = o->workers(o->self) };
+    TRY(make_classes(f, e));
+    TRY(attn_open(&f->attn, &opt, e));
+    TRY(attn_kv_create(&f->kv, f->attn, f->lay, n_blocks, e));
+    size_buffers(f, bytes);
+    for (int i = 0; i < BUFFERS; i++) {
+        if (bytes[i] == 0)
+            continue;
+        TRY(o->alloc(o->self, bytes[i], "activations", &f->buf[i], e));
+        f->n_bytes[i] = bytes[i];
+    }
+    f->last_row = calloc(f->lim.max_outputs ? f->lim.max_outputs : 1, sizeof *f->last_row);
+    if (f->last_row == NULL)
+        return err_nomem(e, "output rows", f->lim.max_outputs * sizeof *f->last_row);
+    struct ops_limits lim = { f->lim.max_tokens, f->lim.max_outputs };
+    return o->start(o->self, &lim, e);
+}
+
+enum err_code forward_create(struct forward **out, const struct ops *ops,
+                             const struct model_config *c, const struct weights *w,
+                             const struct kv_layout *lay, const struct forward_limits *lim,
+                             struct err *e)
+{
+    struct forward *f = calloc(1, sizeof *f);
+    if (f == NULL)
+        return err_nomem(e, "forward pass", sizeof *f);
+    f->ops = ops;
+    f->c = c;
+    f->w = w;
+    f->lay = lay;
+    f->lim = *lim;
+    f->rope_rows = w->rope_rows;
+    f->qkv_width = (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    if (c->mla.kv_rank > 0)
+        f->qkv_width = (c->mla.q_rank ? c->mla.q_rank : c->n_heads * c->head_dim) +
+                       c->mla.kv_rank + c->mla.rope;
+    enum err_code rc = make_all(f, lim->n_blocks, e);
+    if (rc) {
+        forward_destroy(f);
+        return rc;
+    }
+    *out = f;
+    return ERR_OK;
+}
+
+void forward_destroy(struct forward *f)
+{
+    if (f == NULL)
+        return;
+    attn_kv_destroy(f->kv);
+    attn_close(f->attn);
+    for (int i = 0; i < BUFFERS; i++)
+        if (f->buf[i] != NULL)
+            f->ops->release(f->ops->self, f->buf[i], f->n_bytes[i]);
+    if (f->workspace != NULL)
+        f->ops->release(f->ops->self, f->workspace, f->n_workspace);
+    free(f->classes);
+    free(f->last_row);
+    free(f);
+}

@@ -1,0 +1,33 @@
+/* forward.h: one step through the layers, written once for every family and
+ * device.
+ *
+ * Owns the activations, the KV slabs and the attention handle.  The engine's
+ * thread. */
+#ifndef MODEL_FORWARD_H
+#define MODEL_FORWARD_H
+
+#include "model/config.h"
+#include "model/ops.h"
+#include "model/weights.h"
+#include "proto/kv_layout.h"
+
+struct forward;
+
+struct forward_limits {
+    uint32_t n_blocks, max_tokens, max_rows, max_outputs;
+};
+
+/* ops, config, weights and layout are borrowed until destroy. */
+MUST_USE enum err_code forward_create(struct forward **out, const struct ops *ops,
+                                      const struct model_config *c, const struct weights *w,
+                                      const struct kv_layout *lay,
+                                      const struct forward_limits *lim, struct err *e);
+void forward_destroy(struct forward *f);
+
+/* Compute the plan; on return (after ops->finish) logits stand, [n_outputs,
+ * vocab] float32 on the device. */
+MUST_USE enum err_code forward_step(struct forward *f, const struct step_plan *plan,
+                                    struct err *e);
+float *forward_logits(const struct forward *f);
+
+#endif

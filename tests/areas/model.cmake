@@ -1,0 +1,8 @@
+# The model: loading, forward pass, sampling.
+add_library(model_driver STATIC support/model_driver.c)
+target_include_directories(model_driver PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(model_driver PUBLIC quire_flags model)
+
+quire_test(model_golden SOURCES conformance/model_golden.c
+  LIBRARIES model_driver quire::cjson LABELS conformance
+  ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
