@@ -1,6 +1,6 @@
 /* json_out.c: the writer of json.h.  Number formatting relies on the C locale,
  * which the daemon never leaves.  A json_out belongs to one thread at a time. */
-#include <inttypes.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -241,7 +241,9 @@ static bool write_short(struct json_out *o, double v, bool single, int least, in
     return false;
 }
 
-/* By the C library: the fewest of least..most digits that read back. */
+/* By the C library: the fewest of least..most digits that read back.  Normal
+ * numbers hold 15 (float: 6) digits, so fewer show as zeros cut by %g;
+ * subnormal ones hold less, so the search starts at 1 there. */
 static void write_general(struct json_out *o, double v, bool single, int least, int most)
 {
     char buf[40];
@@ -263,7 +265,7 @@ void json_out_double(struct json_out *o, double v)
         return;
     }
     if (!write_short(o, v, false, 15, 15))
-        write_general(o, v, false, 15, 17);
+        write_general(o, v, false, fabs(v) < DBL_MIN ? 1 : 15, 17);
 }
 
 void json_out_float(struct json_out *o, float v)
@@ -273,7 +275,7 @@ void json_out_float(struct json_out *o, float v)
         return;
     }
     if (!write_short(o, (double)v, true, 6, 9))
-        write_general(o, (double)v, true, 6, 9);
+        write_general(o, (double)v, true, fabsf(v) < FLT_MIN ? 1 : 6, 9);
 }
 
 /* ------------------------------------------------------------------- values */

@@ -5,16 +5,9 @@
 
 #include "proto/openai_fields.h"
 
-/* v as an id of the vocabulary. */
-static enum err_code read_id(const struct oai_parse *p, const struct json *v, const char *path,
-                             int32_t *out, struct err *e)
+static uint32_t n_ids_of(const struct oai_parse *p)
 {
-    uint32_t n = p->d->vocab_size != 0 ? p->d->vocab_size : INT32_MAX;
-    int64_t id;
-    if (!oai_integer(v, &id) || id < 0 || id >= n)
-        return oai_wrong(e, path, v, "a token id from 0 to %u", n - 1);
-    *out = (int32_t)id;
-    return ERR_OK;
+    return p->d->vocab_size != 0 ? p->d->vocab_size : INT32_MAX;
 }
 
 enum err_code oai_read_ids(struct oai_parse *p, const struct json *v, const char *path,
@@ -29,17 +22,16 @@ enum err_code oai_read_ids(struct oai_parse *p, const struct json *v, const char
     int32_t *ids = oai_array(p->r, v->n, sizeof *ids, e);
     if (ids == NULL)
         return ERR_NOMEM;
+    int64_t limit = n_ids_of(p);
     const struct json *c = json_first(v);
     for (uint32_t i = 0; i < v->n; i++, c = json_next(c)) {
-        if (c->kind == JSON_INT && c->u.integer >= 0 && c->u.integer < p->d->vocab_size) {
-            ids[i] = (int32_t)c->u.integer;
-            continue;
+        int64_t id;
+        if (!oai_integer(c, &id) || id < 0 || id >= limit) {
+            char element[OAI_PATH_BYTES];
+            snprintf(element, sizeof element, "%s[%u]", path, i);
+            return oai_wrong(e, element, c, "a token id from 0 to %u", (uint32_t)limit - 1);
         }
-        char element[OAI_PATH_BYTES];
-        snprintf(element, sizeof element, "%s[%u]", path, i);
-        enum err_code rc = read_id(p, c, element, &ids[i], e);
-        if (rc)
-            return rc;
+        ids[i] = (int32_t)id;
     }
     *out = ids;
     *n = v->n;
@@ -173,7 +165,6 @@ enum err_code oai_read_stop_ids(struct oai_parse *p, const struct json *v, struc
 /* A key "50256" as an id: digits only, no leading zero, below the vocabulary. */
 static bool id_of_key(const struct oai_parse *p, const struct json *key, int32_t *out)
 {
-    uint32_t limit = p->d->vocab_size != 0 ? p->d->vocab_size : INT32_MAX;
     uint64_t id = 0;
     if (key->n == 0 || key->n > 10 || (key->u.string[0] == '0' && key->n > 1))
         return false;
@@ -182,7 +173,7 @@ static bool id_of_key(const struct oai_parse *p, const struct json *key, int32_t
             return false;
         id = id * 10 + (uint64_t)(key->u.string[i] - '0');
     }
-    if (id >= limit)
+    if (id >= n_ids_of(p))
         return false;
     *out = (int32_t)id;
     return true;
@@ -204,7 +195,7 @@ enum err_code oai_read_bias(struct oai_parse *p, const struct json *v, struct er
         const struct json *b = key + 1;
         if (!id_of_key(p, key, &out[i].token))
             return oai_wrong(e, "logit_bias", key, "keys that are token ids from 0 to %u",
-                             (p->d->vocab_size != 0 ? p->d->vocab_size : INT32_MAX) - 1);
+                             n_ids_of(p) - 1);
         double x = b->kind == JSON_INT ? (double)b->u.integer : b->u.real;
         if ((b->kind != JSON_INT && b->kind != JSON_REAL) || x < -100 || x > 100) {
             char path[OAI_PATH_BYTES];
