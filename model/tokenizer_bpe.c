@@ -458,8 +458,8 @@ static enum err_code load_merge(struct tokenizer *t, const struct json_tape *j,
                                 struct err *e)
 {
     struct tk_bpe *b = &t->bpe;
-    const char *part[2];
-    size_t len[2], off = b->prefix ? strlen(b->prefix) : 0;
+    const char *part[2] = { NULL };
+    size_t len[2] = { 0 }, off = b->prefix ? strlen(b->prefix) : 0;
     enum err_code rc = operands(j, m, k, part, len, e);
     if (rc)
         return rc;

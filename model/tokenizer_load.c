@@ -133,8 +133,8 @@ static enum err_code measure(struct loader *l, int32_t *n_ids, size_t *bytes)
 
 static enum err_code load_vocab(struct loader *l)
 {
-    int32_t n_ids;
-    size_t bytes;
+    int32_t n_ids = 0;
+    size_t bytes = 0;
     enum err_code rc = measure(l, &n_ids, &bytes);
     if (!rc)
         rc = tk_vocab_init(&l->t->vocab, n_ids, 2 * bytes, l->e);
