@@ -5,25 +5,52 @@
  * cached block that was used longest ago. */
 #include "kvpool/internal.h"
 
-blk_id kvpool_blk_take(struct kvpool *p, uint32_t g)
+enum { AHEAD = 16 }; /* evictions whose memory is fetched together */
+
+static void hand_out(struct kvpool *p, uint32_t g, uint32_t b)
 {
-    uint32_t b = p->free.head;
-    if (b != NIL) {
-        kvpool_list_unlink(p, &p->free, b);
-    } else {
-        b = p->cached.head;
-        assert(b != NIL);
-        kvpool_list_unlink(p, &p->cached, b);
-        kvpool_prefix_forget(p, (blk_id)b, true);
-        p->count.evictions++;
-    }
     struct blk *k = &p->blk[b];
     k->ref = 1;
     k->state = BLK_HELD;
     k->group = (uint8_t)g;
-    p->n_held++;
-    p->group_held[g]++;
-    return (blk_id)b;
+}
+
+/* The n blocks used longest ago leave the index.  They are scattered in memory:
+ * each pass fetches what the next one reads. */
+static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
+{
+    uint32_t b = p->cached.head;
+    for (uint32_t i = 0; i < n; i++, b = p->link[b].next) {
+        assert(b != NIL);
+        __builtin_prefetch(&p->blk[b]);
+        out[i] = (blk_id)b;
+    }
+    for (int stage = 0; stage < 2; stage++)
+        for (uint32_t i = 0; i < n; i++)
+            kvpool_prefix_prefetch(p, (uint32_t)out[i], stage);
+    for (uint32_t i = 0; i < n; i++) {
+        kvpool_list_unlink(p, &p->cached, (uint32_t)out[i]);
+        kvpool_prefix_forget(p, out[i], true);
+        hand_out(p, g, (uint32_t)out[i]);
+    }
+    p->count.evictions += n;
+}
+
+void kvpool_blk_take(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i < n && p->free.head != NIL; i++) {
+        uint32_t b = p->free.head;
+        kvpool_list_unlink(p, &p->free, b);
+        hand_out(p, g, b);
+        out[i] = (blk_id)b;
+    }
+    for (uint32_t m; i < n; i += m) {
+        m = n - i < AHEAD ? n - i : AHEAD;
+        evict(p, g, out + i, m);
+    }
+    p->n_held += n;
+    p->group_held[g] += n;
 }
 
 void kvpool_blk_hold(struct kvpool *p, blk_id b)
@@ -98,7 +125,7 @@ uint32_t kvpool_reset_cache(struct kvpool *p)
         kvpool_blk_settle(p, (blk_id)b);
         n++;
     }
-    for (uint32_t b = p->resting.head; b != NIL; b = p->blk[b].next)
+    for (uint32_t b = p->resting.head; b != NIL; b = p->link[b].next)
         if (p->blk[b].node != NIL) {
             kvpool_prefix_forget(p, (blk_id)b, false);
             n++;

@@ -23,14 +23,19 @@
 enum blk_state { BLK_FREE, BLK_CACHED, BLK_RESTING, BLK_HELD, BLK_QUARANTINED };
 
 struct blk {
-    uint32_t ref;        /* table entries and copy sources naming it          */
-    uint32_t node;       /* published under; NIL: not                         */
-    uint32_t prev, next; /* neighbours in the list of its state; NIL: end     */
-    uint64_t step;       /* idle or resting: the step that may last have used it */
-    uint16_t sources;    /* of ref: copy sources of reservations              */
-    uint8_t state;       /* enum blk_state                                    */
-    uint8_t group;       /* last held by; meaningful while held or published  */
-    bool doomed;         /* to be quarantined when nobody holds it            */
+    uint64_t step;    /* idle or resting: the step that may last have used it    */
+    uint32_t ref;     /* table entries and copy sources naming it                */
+    uint32_t node;    /* published under; NIL: not                               */
+    uint16_t sources; /* of ref: copy sources of reservations                    */
+    uint8_t state;    /* enum blk_state                                          */
+    uint8_t group;    /* last held by; meaningful while held or published        */
+    bool doomed;      /* to be quarantined when nobody holds it                  */
+};
+
+/* Neighbours in the list of the block's state; NIL: end.  Apart from struct
+ * blk, because a list is walked ahead of the blocks it leads to. */
+struct blk_link {
+    uint32_t prev, next;
 };
 
 struct blk_list {
@@ -41,12 +46,14 @@ struct hash128 {
     uint64_t lo, hi;
 };
 
+/* Head of a node's record; its resident blocks, one a group, and its tokens
+ * follow, so that a look-up touches adjacent lines only. */
 struct node {
-    struct hash128 key;  /* chain hash of its tokens, mixed with its domain     */
-    uint32_t parent;     /* NIL: a root; its tokens[] are salt and adapter      */
-    uint32_t next;       /* in its bucket, or in the list of unused nodes       */
-    uint32_t refs;       /* children, and sequences standing on it              */
-    uint32_t n_resident; /* groups whose block is resident                     */
+    struct hash128 key;  /* chain hash of its tokens, mixed with its domain      */
+    uint32_t parent;     /* NIL: a root; its tokens are salt and adapter         */
+    uint32_t next;       /* in its bucket                                        */
+    uint32_t refs;       /* children, and sequences standing on it               */
+    uint32_t n_resident; /* groups whose block is resident; NIL: node not in use */
 };
 
 struct seq {
@@ -90,15 +97,16 @@ struct kvpool {
     uint32_t boundary_every; /* blocks                  */
 
     struct blk *blk;
+    struct blk_link *link;
     struct blk_list free, cached, resting;
     uint32_t n_held, n_quarantined, group_held[KV_GROUPS];
     uint64_t launched, retired;
 
-    struct node *node;
-    int32_t *node_tokens; /* [n_nodes][block_tokens] */
-    blk_id *node_blk;     /* [n_nodes][n_groups]     */
-    uint32_t *bucket;
-    uint32_t bucket_mask, n_nodes, node_free, n_nodes_used;
+    char *nodes; /* [n_nodes] records of node_bytes each */
+    size_t node_bytes;
+    uint32_t *node_stack; /* unused nodes */
+    uint32_t n_nodes, n_nodes_unused;
+    uint32_t *bucket, bucket_mask;
     uint32_t *ghost_evicted, *ghost_plain; /* what was published once: reasons of misses */
     uint32_t ghost_mask;
     bool salted;     /* a salt or adapter was ever seen                     */
@@ -134,40 +142,36 @@ uint32_t kvpool_window_every(const struct kv_layout *lay);
 
 static inline void kvpool_list_unlink(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    struct blk *k = &p->blk[b];
-    if (k->prev == NIL)
-        l->head = k->next;
+    struct blk_link k = p->link[b];
+    if (k.prev == NIL)
+        l->head = k.next;
     else
-        p->blk[k->prev].next = k->next;
-    if (k->next == NIL)
-        l->tail = k->prev;
+        p->link[k.prev].next = k.next;
+    if (k.next == NIL)
+        l->tail = k.prev;
     else
-        p->blk[k->next].prev = k->prev;
+        p->link[k.next].prev = k.prev;
     l->n--;
 }
 
 static inline void kvpool_list_append(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    struct blk *k = &p->blk[b];
-    k->prev = l->tail;
-    k->next = NIL;
+    p->link[b] = (struct blk_link){ .prev = l->tail, .next = NIL };
     if (l->tail == NIL)
         l->head = b;
     else
-        p->blk[l->tail].next = b;
+        p->link[l->tail].next = b;
     l->tail = b;
     l->n++;
 }
 
 static inline void kvpool_list_push(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    struct blk *k = &p->blk[b];
-    k->prev = NIL;
-    k->next = l->head;
+    p->link[b] = (struct blk_link){ .prev = NIL, .next = l->head };
     if (l->head == NIL)
         l->tail = b;
     else
-        p->blk[l->head].prev = b;
+        p->link[l->head].prev = b;
     l->head = b;
     l->n++;
 }
@@ -183,8 +187,9 @@ static inline bool kvpool_in_flight(const struct kvpool *p)
     return p->launched > p->retired;
 }
 
-/* An idle block for group g, held once; evicts.  At least one must be idle. */
-blk_id kvpool_blk_take(struct kvpool *p, uint32_t g);
+/* n idle blocks for group g, each held once, into out[]; evicts.  That many
+ * must be idle. */
+void kvpool_blk_take(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n);
 
 /* One more holder of a block that is held, resting or cached. */
 void kvpool_blk_hold(struct kvpool *p, blk_id b);
@@ -204,6 +209,30 @@ static inline bool kvpool_blk_writable(const struct kvpool *p, blk_id b)
 }
 
 /* ---- prefix index --------------------------------------------------------- */
+
+static inline struct node *kvpool_node(const struct kvpool *p, uint32_t n)
+{
+    return (struct node *)(p->nodes + n * p->node_bytes);
+}
+
+/* The node's resident blocks, [n_groups]; BLK_NONE where there is none. */
+static inline blk_id *kvpool_node_blocks(const struct kvpool *p, uint32_t n)
+{
+    return (blk_id *)(kvpool_node(p, n) + 1);
+}
+
+static inline int32_t *kvpool_node_tokens(const struct kvpool *p, uint32_t n)
+{
+    return kvpool_node_blocks(p, n) + p->n_groups;
+}
+
+/* The record is about to be read or written: its first two lines. */
+static inline void kvpool_node_prefetch(const struct kvpool *p, uint32_t n)
+{
+    const char *at = p->nodes + n * p->node_bytes;
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + 64);
+}
 
 struct prefix_hit {
     uint32_t n_blocks;     /* usable: the boundary                            */
@@ -238,6 +267,9 @@ void kvpool_prefix_publish_end(struct kvpool *p, seq_id s);
  * that nothing names any more goes, with its ancestors. */
 void kvpool_prefix_forget(struct kvpool *p, blk_id b, bool evicted);
 
+/* b's node, and what withdrawing b will touch, are about to be needed. */
+void kvpool_prefix_prefetch(const struct kvpool *p, uint32_t b, int stage);
+
 /* Free n if it is in use and nothing names it, and its ancestors likewise. */
 void kvpool_prefix_tidy(struct kvpool *p, uint32_t n);
 
@@ -246,6 +278,10 @@ void kvpool_prefix_leave(struct kvpool *p, uint32_t node);
 
 MUST_USE enum err_code kvpool_prefix_init(struct kvpool *p, struct err *e);
 void kvpool_prefix_fini(struct kvpool *p);
+
+/* Zeroed memory; large arrays lie on huge pages where the system has them.
+ * NULL when there is none; released by free(). */
+void *kvpool_array(size_t n, size_t size);
 
 /* ---- sequences ------------------------------------------------------------ */
 

@@ -7,8 +7,28 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MAX_SEQS = 65535, MAX_SEQ_TOKENS = 1 << 30, LEAST_TOKENS = 256 };
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+enum { HUGE_PAGE = 2 << 20 };
+
+void *kvpool_array(size_t n, size_t size)
+{
+    size_t bytes = n * size;
+    if (bytes < 4 * HUGE_PAGE)
+        return calloc(n, size);
+    void *a = NULL;
+    if (posix_memalign(&a, HUGE_PAGE, bytes) != 0)
+        return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(a, bytes, MADV_HUGEPAGE); /* a hint: failure costs only speed */
+#endif
+    memset(a, 0, bytes);
+    return a;
+}
 
 /* ---- create and destroy ------------------------------------------------------- */
 
@@ -54,14 +74,15 @@ static enum err_code alloc_arrays(struct kvpool *p, struct err *e)
 {
     const struct kvpool_config *c = &p->cfg;
     p->cap_copies = c->max_seqs * p->n_groups;
-    p->blk = malloc((size_t)c->n_blocks * sizeof *p->blk);
+    p->blk = kvpool_array(c->n_blocks, sizeof *p->blk);
+    p->link = kvpool_array(c->n_blocks, sizeof *p->link);
     p->seq = calloc(c->max_seqs, sizeof *p->seq);
     p->copy = malloc((size_t)p->cap_copies * sizeof *p->copy);
     p->copy_out = malloc((size_t)p->cap_copies * sizeof *p->copy_out);
     p->path = malloc((size_t)p->max_cols * sizeof *p->path);
     p->scratch = malloc((size_t)c->n_blocks * 3 * sizeof *p->scratch);
-    if (p->blk == NULL || p->seq == NULL || p->copy == NULL || p->copy_out == NULL ||
-        p->path == NULL || p->scratch == NULL)
+    if (p->blk == NULL || p->link == NULL || p->seq == NULL || p->copy == NULL ||
+        p->copy_out == NULL || p->path == NULL || p->scratch == NULL)
         return err_nomem(e, "KV block ledger", (unsigned long long)c->n_blocks * sizeof *p->blk);
     return kvpool_prefix_init(p, e);
 }
@@ -105,6 +126,7 @@ void kvpool_destroy(struct kvpool *p)
     }
     kvpool_prefix_fini(p);
     free(p->blk);
+    free(p->link);
     free(p->seq);
     free(p->copy);
     free(p->copy_out);
@@ -193,14 +215,14 @@ static void hold_hit(struct kvpool *p, struct seq *s, const struct prefix_hit *h
     s->node = hit->node;
     s->chain = hit->chain;
     if (k > 0)
-        p->node[hit->node].refs++;
+        kvpool_node(p, hit->node)->refs++;
     for (uint32_t g = 0; g < p->n_groups; g++) {
         blk_id *row = kvpool_row(p, s, g);
         s->first[g] = kvpool_window_first(p, g, s->n_computed);
         for (uint32_t i = 0; i < s->first[g]; i++)
             row[i] = BLK_NONE;
         for (uint32_t i = s->first[g]; i < k; i++) {
-            row[i] = p->node_blk[(size_t)p->path[i] * p->n_groups + g];
+            row[i] = kvpool_node_blocks(p, p->path[i])[g];
             kvpool_blk_hold(p, row[i]);
         }
     }
@@ -283,7 +305,7 @@ enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct e
                 kvpool_blk_hold(p, row[i]);
     }
     if (s->node != NIL)
-        p->node[s->node].refs++;
+        kvpool_node(p, s->node)->refs++;
     *out = id;
     return ERR_OK;
 }

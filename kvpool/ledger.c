@@ -131,7 +131,7 @@ static void check_list(struct audit *a, const struct blk_list *l, enum blk_state
 {
     struct kvpool *p = a->p;
     uint32_t n = 0, before = NIL;
-    for (uint32_t b = l->head; b != NIL; before = b, b = p->blk[b].next) {
+    for (uint32_t b = l->head; b != NIL; before = b, b = p->link[b].next) {
         if (b >= p->cfg.n_blocks || n == p->cfg.n_blocks || a->mark[b] != 0) {
             violation(a, 9, b < p->cfg.n_blocks ? (int64_t)b : -1,
                       "the %s list leads to block %u twice or out of the pool", name, b);
@@ -143,9 +143,9 @@ static void check_list(struct audit *a, const struct blk_list *l, enum blk_state
         if (k->state != state)
             violation(a, 9, b, "block %u in the %s list is in state %u: expected %u", b, name,
                       k->state, (unsigned)state);
-        if (k->prev != before)
+        if (p->link[b].prev != before)
             violation(a, 9, b, "block %u in the %s list follows %u: it says %u", b, name, before,
-                      k->prev);
+                      p->link[b].prev);
         if (state != BLK_FREE && before != NIL && p->blk[before].step > k->step)
             violation(a, 9, b,
                       "block %u in the %s list was used at step %llu: after one of step %llu", b,
@@ -170,8 +170,8 @@ static void check_lists(struct audit *a)
 
 static bool names(const struct kvpool *p, uint32_t node, uint32_t g, uint32_t b)
 {
-    return node < p->n_nodes && p->node[node].n_resident != NIL && g < p->n_groups &&
-           p->node_blk[(size_t)node * p->n_groups + g] == (blk_id)b;
+    return node < p->n_nodes && kvpool_node(p, node)->n_resident != NIL && g < p->n_groups &&
+           kvpool_node_blocks(p, node)[g] == (blk_id)b;
 }
 
 /* (6): blocks and nodes name each other; nodes are counted by who needs them. */
@@ -185,11 +185,11 @@ static void check_index(struct audit *a)
             violation(a, 6, b, "block %u says it is published under node %u: node does not name it",
                       b, p->blk[b].node);
     for (uint32_t n = 0; n < p->n_nodes; n++) {
-        if (p->node[n].n_resident == NIL)
+        if (kvpool_node(p, n)->n_resident == NIL)
             continue;
         uint32_t n_here = 0;
         for (uint32_t g = 0; g < p->n_groups; g++) {
-            blk_id b = p->node_blk[(size_t)n * p->n_groups + g];
+            blk_id b = kvpool_node_blocks(p, n)[g];
             if (b == BLK_NONE)
                 continue;
             n_here++;
@@ -197,26 +197,27 @@ static void check_index(struct audit *a)
                 violation(a, 6, b, "node %u names block %d of group %u: block does not agree", n, b,
                           g);
         }
-        if (n_here != p->node[n].n_resident)
+        if (n_here != kvpool_node(p, n)->n_resident)
             violation(a, 6, -1, "node %u has %u resident blocks: it says %u", n, n_here,
-                      p->node[n].n_resident);
-        if (p->node[n].parent != NIL)
-            refs[p->node[n].parent]++;
+                      kvpool_node(p, n)->n_resident);
+        if (kvpool_node(p, n)->parent != NIL)
+            refs[kvpool_node(p, n)->parent]++;
     }
     for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
         if (p->seq[id].open && p->seq[id].node != NIL)
             refs[p->seq[id].node]++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        if (p->node[n].n_resident != NIL &&
-            (p->node[n].refs != refs[n] || refs[n] + p->node[n].n_resident == 0))
-            violation(a, 6, -1, "node %u has %u references, %u counted", n, p->node[n].refs,
+        if (kvpool_node(p, n)->n_resident != NIL &&
+            (kvpool_node(p, n)->refs != refs[n] || refs[n] + kvpool_node(p, n)->n_resident == 0))
+            violation(a, 6, -1, "node %u has %u references, %u counted", n, kvpool_node(p, n)->refs,
                       refs[n]);
     for (uint32_t i = 0; i <= p->bucket_mask; i++)
         for (uint32_t n = p->bucket[i]; n < p->n_nodes && n_linked <= p->n_nodes;
-             n = p->node[n].next)
+             n = kvpool_node(p, n)->next)
             n_linked++;
-    if (n_linked != p->n_nodes_used)
-        violation(a, 6, -1, "the index reaches %u nodes: %u are in use", n_linked, p->n_nodes_used);
+    if (n_linked != p->n_nodes - p->n_nodes_unused)
+        violation(a, 6, -1, "the index reaches %u nodes: %u are in use", n_linked,
+                  p->n_nodes - p->n_nodes_unused);
 }
 
 /* (5): what s has published is its own text, and the unlimited groups' rows are
@@ -229,16 +230,16 @@ static void check_published(struct audit *a, uint32_t id)
         violation(a, 5, -1, "sequence %u published %u blocks: %u tokens are computed", id,
                   s->n_published, s->n_computed);
     uint32_t n = s->node;
-    for (uint32_t i = s->n_published; i-- > 0 && n != NIL; n = p->node[n].parent) {
-        if (memcmp(p->node_tokens + (size_t)n * p->block_tokens,
-                   s->tokens + ((size_t)i << p->shift), p->block_tokens * sizeof *s->tokens) != 0)
+    for (uint32_t i = s->n_published; i-- > 0 && n != NIL; n = kvpool_node(p, n)->parent) {
+        if (memcmp(kvpool_node_tokens(p, n), s->tokens + ((size_t)i << p->shift),
+                   p->block_tokens * sizeof *s->tokens) != 0)
             violation(a, 5, -1, "sequence %u block %u: node %u has other tokens", id, i, n);
         for (uint32_t g = 0; g < p->n_groups; g++) {
             blk_id mine = kvpool_row(p, s, g)[i];
-            if (p->lay.group[g].window == 0 && mine != p->node_blk[(size_t)n * p->n_groups + g] &&
+            if (p->lay.group[g].window == 0 && mine != kvpool_node_blocks(p, n)[g] &&
                 in_pool(p, mine) && !p->blk[mine].doomed)
                 violation(a, 5, mine, "sequence %u group %u column %u is block %d: published is %d",
-                          id, g, i, mine, p->node_blk[(size_t)n * p->n_groups + g]);
+                          id, g, i, mine, kvpool_node_blocks(p, n)[g]);
         }
     }
 }
@@ -333,12 +334,12 @@ static void repair_index(struct audit *a)
     }
     memset(p->bucket, 0xff, ((size_t)p->bucket_mask + 1) * sizeof *p->bucket);
     for (uint32_t n = 0; n < p->n_nodes; n++) {
-        struct node *d = &p->node[n];
+        struct node *d = kvpool_node(p, n);
         if (d->n_resident == NIL)
             continue;
         d->n_resident = d->refs = 0;
         for (uint32_t g = 0; g < p->n_groups; g++) {
-            blk_id *b = &p->node_blk[(size_t)n * p->n_groups + g];
+            blk_id *b = &kvpool_node_blocks(p, n)[g];
             if (!in_pool(p, *b) || p->blk[*b].node != n || p->blk[*b].group != g)
                 *b = BLK_NONE;
             d->n_resident += *b != BLK_NONE;
@@ -346,16 +347,15 @@ static void repair_index(struct audit *a)
         d->next = p->bucket[d->key.lo & p->bucket_mask];
         p->bucket[d->key.lo & p->bucket_mask] = n;
     }
-    p->n_nodes_used = 0;
+    p->n_nodes_unused = 0;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        if (p->node[n].n_resident != NIL) {
-            p->n_nodes_used++;
-            if (p->node[n].parent != NIL)
-                p->node[p->node[n].parent].refs++;
-        }
+        if (kvpool_node(p, n)->n_resident == NIL)
+            p->node_stack[p->n_nodes_unused++] = n;
+        else if (kvpool_node(p, n)->parent != NIL)
+            kvpool_node(p, kvpool_node(p, n)->parent)->refs++;
     for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
         if (p->seq[id].open && p->seq[id].node != NIL)
-            p->node[p->seq[id].node].refs++;
+            kvpool_node(p, p->seq[id].node)->refs++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
         kvpool_prefix_tidy(p, n);
 }
@@ -364,7 +364,7 @@ static void repair_index(struct audit *a)
 static uint32_t follow(struct audit *a, const struct blk_list *l, uint32_t *order, uint32_t n)
 {
     for (uint32_t b = l->head; b != NIL && b < a->p->cfg.n_blocks && a->ref[b] < BAD;
-         b = a->p->blk[b].next) {
+         b = a->p->link[b].next) {
         a->ref[b] |= BAD; /* seen */
         order[n++] = b;
     }

@@ -13,7 +13,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { LEAST_GHOSTS = 4096 };
+enum {
+    LEAST_GHOSTS = 4096,
+    LINE = 64,
+    AHEAD = 16 /* blocks whose memory is fetched together */
+};
 
 /* ---- hashing ---------------------------------------------------------------- */
 
@@ -53,26 +57,16 @@ struct hash128 kvpool_prefix_domain(const struct kvpool *p, uint64_t salt, uint6
 
 /* ---- nodes ------------------------------------------------------------------ */
 
-static inline const int32_t *tokens_of(const struct kvpool *p, uint32_t n)
-{
-    return p->node_tokens + (size_t)n * p->block_tokens;
-}
-
-static inline blk_id *blocks_of(const struct kvpool *p, uint32_t n)
-{
-    return p->node_blk + (size_t)n * p->n_groups;
-}
-
 static inline uint32_t find_node(const struct kvpool *p, uint32_t parent, struct hash128 key,
                                  const int32_t *tokens)
 {
-    for (uint32_t n = p->bucket[key.lo & p->bucket_mask]; n != NIL; n = p->node[n].next) {
-        const struct node *d = &p->node[n];
+    for (uint32_t n = p->bucket[key.lo & p->bucket_mask]; n != NIL; n = kvpool_node(p, n)->next) {
+        const struct node *d = kvpool_node(p, n);
         if (d->key.lo != key.lo || d->key.hi != key.hi)
             continue;
         if (p->trust_hash ||
-            (d->parent == parent &&
-             memcmp(tokens_of(p, n), tokens, (size_t)p->block_tokens * sizeof *tokens) == 0))
+            (d->parent == parent && memcmp(kvpool_node_tokens(p, n), tokens,
+                                           (size_t)p->block_tokens * sizeof *tokens) == 0))
             return n;
     }
     return NIL;
@@ -80,37 +74,35 @@ static inline uint32_t find_node(const struct kvpool *p, uint32_t parent, struct
 
 static void unlink_node(struct kvpool *p, uint32_t n)
 {
-    uint32_t *at = &p->bucket[p->node[n].key.lo & p->bucket_mask];
+    uint32_t *at = &p->bucket[kvpool_node(p, n)->key.lo & p->bucket_mask];
     while (*at != n)
-        at = &p->node[*at].next;
-    *at = p->node[n].next;
+        at = &kvpool_node(p, *at)->next;
+    *at = kvpool_node(p, n)->next;
 }
 
 /* Free n and its ancestors while nothing names them. */
 static void drop_unused(struct kvpool *p, uint32_t n)
 {
-    while (n != NIL && p->node[n].refs == 0 && p->node[n].n_resident == 0) {
-        uint32_t parent = p->node[n].parent;
+    while (n != NIL && kvpool_node(p, n)->refs == 0 && kvpool_node(p, n)->n_resident == 0) {
+        uint32_t parent = kvpool_node(p, n)->parent;
         unlink_node(p, n);
-        p->node[n].next = p->node_free;
-        p->node[n].n_resident = NIL; /* unused */
-        p->node_free = n;
-        p->n_nodes_used--;
+        kvpool_node(p, n)->n_resident = NIL; /* not in use */
+        p->node_stack[p->n_nodes_unused++] = n;
         if (parent != NIL)
-            p->node[parent].refs--;
+            kvpool_node(p, parent)->refs--;
         n = parent;
     }
 }
 
 void kvpool_prefix_tidy(struct kvpool *p, uint32_t n)
 {
-    if (p->node[n].n_resident != NIL)
+    if (kvpool_node(p, n)->n_resident != NIL)
         drop_unused(p, n);
 }
 
 void kvpool_prefix_leave(struct kvpool *p, uint32_t node)
 {
-    p->node[node].refs--;
+    kvpool_node(p, node)->refs--;
     drop_unused(p, node);
 }
 
@@ -119,28 +111,24 @@ void kvpool_prefix_leave(struct kvpool *p, uint32_t node)
 static uint32_t add_node(struct kvpool *p, uint32_t parent, struct hash128 key,
                          const int32_t *tokens)
 {
-    for (int tries = 0; p->node_free == NIL && tries < 8 && p->cached.head != NIL; tries++) {
+    for (int tries = 0; p->n_nodes_unused == 0 && tries < 8 && p->cached.head != NIL; tries++) {
         blk_id b = (blk_id)p->cached.head;
         kvpool_list_unlink(p, &p->cached, (uint32_t)b);
         kvpool_prefix_forget(p, b, true);
         kvpool_blk_settle(p, b);
         p->count.evictions++;
     }
-    uint32_t n = p->node_free;
-    if (n == NIL)
+    if (p->n_nodes_unused == 0)
         return NIL;
-    struct node *d = &p->node[n];
-    p->node_free = d->next;
-    p->n_nodes_used++;
+    uint32_t n = p->node_stack[--p->n_nodes_unused];
     uint32_t *head = &p->bucket[key.lo & p->bucket_mask];
-    *d = (struct node){ .key = key, .parent = parent, .next = *head };
+    *kvpool_node(p, n) = (struct node){ .key = key, .parent = parent, .next = *head };
     *head = n;
-    memcpy(p->node_tokens + (size_t)n * p->block_tokens, tokens,
-           (size_t)p->block_tokens * sizeof *tokens);
+    memcpy(kvpool_node_tokens(p, n), tokens, (size_t)p->block_tokens * sizeof *tokens);
     for (uint32_t g = 0; g < p->n_groups; g++)
-        blocks_of(p, n)[g] = BLK_NONE;
+        kvpool_node_blocks(p, n)[g] = BLK_NONE;
     if (parent != NIL)
-        p->node[parent].refs++;
+        kvpool_node(p, parent)->refs++;
     return n;
 }
 
@@ -186,8 +174,8 @@ void kvpool_prefix_note_salt(struct kvpool *p, uint64_t salt, uint64_t adapter)
     p->salted = true;
     struct hash128 plain = kvpool_prefix_domain(p, 0, 0);
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        if (p->node[n].n_resident != NIL && p->node[n].parent != NIL)
-            ghost_put(p->ghost_plain, p->ghost_mask, mix(p->node[n].key, plain));
+        if (kvpool_node(p, n)->n_resident != NIL && kvpool_node(p, n)->parent != NIL)
+            ghost_put(p->ghost_plain, p->ghost_mask, mix(kvpool_node(p, n)->key, plain));
 }
 
 void kvpool_prefix_count(struct kvpool *p, const struct kvpool_key *key,
@@ -217,7 +205,7 @@ void kvpool_prefix_count(struct kvpool *p, const struct kvpool_key *key,
  * resident blocks ending here are counted in run[]. */
 static inline bool resident(const struct kvpool *p, uint32_t n, uint32_t *run)
 {
-    const blk_id *b = blocks_of(p, n);
+    const blk_id *b = kvpool_node_blocks(p, n);
     for (uint32_t g = 0; g < p->n_groups; g++)
         if (p->lay.group[g].window == 0) {
             if (b[g] == BLK_NONE)
@@ -236,18 +224,37 @@ static inline bool is_boundary(const struct kvpool *p, uint32_t k, const uint32_
     return true;
 }
 
+/* Chain hashes of up to AHEAD blocks from `chain` on, with their buckets, and
+ * then the nodes these lead to, on their way into the cache. */
+static void look_ahead(const struct kvpool *p, const int32_t *tokens, uint32_t n,
+                       struct hash128 chain, struct hash128 domain, struct hash128 *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = chain = chain_next(p, chain, tokens + ((size_t)i << p->shift));
+        __builtin_prefetch(&p->bucket[mix(chain, domain).lo & p->bucket_mask]);
+    }
+    for (uint32_t i = 0; n > 1 && i < n; i++) {
+        uint32_t head = p->bucket[mix(out[i], domain).lo & p->bucket_mask];
+        if (head != NIL)
+            kvpool_node_prefetch(p, head);
+    }
+}
+
 void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t n,
                         const struct kvpool_key *key, uint32_t *path, struct prefix_hit *hit)
 {
     *hit = (struct prefix_hit){ .node = NIL };
     if (!p->cfg.prefix_caching || n == 0)
         return;
-    struct hash128 domain = kvpool_prefix_domain(p, key->salt, key->adapter), chain = { 0, 0 };
+    struct hash128 domain = kvpool_prefix_domain(p, key->salt, key->adapter), ahead[AHEAD] = { 0 };
     uint32_t at = find_root(p, key->salt, key->adapter, domain), run[KV_GROUPS] = { 0 };
     uint32_t most = (n - 1) >> p->shift;
     for (uint32_t i = 0; i < most; i++) {
         const int32_t *block = tokens + ((size_t)i << p->shift);
-        chain = chain_next(p, chain, block);
+        if (i % AHEAD == 0)
+            look_ahead(p, block, most - i < AHEAD ? most - i : AHEAD, ahead[AHEAD - 1], domain,
+                       ahead);
+        struct hash128 chain = ahead[i % AHEAD];
         if (at != NIL)
             at = find_node(p, at, mix(chain, domain), block);
         if (at == NIL || !resident(p, at, run)) {
@@ -255,8 +262,12 @@ void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t 
             hit->has_missed = true;
             return;
         }
-        if (path != NULL)
+        if (path != NULL) {
             path[i] = at;
+            blk_id b = kvpool_node_blocks(p, at)[0];
+            if (b != BLK_NONE)
+                __builtin_prefetch(&p->blk[b], 1);
+        }
         hit->n_walked = i + 1;
         if (p->n_unlimited == p->n_groups || is_boundary(p, i + 1, run)) {
             hit->n_blocks = i + 1;
@@ -273,7 +284,8 @@ void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t 
 static inline void publish_block(struct kvpool *p, struct seq *s, uint32_t g, uint32_t col,
                                  uint32_t node, bool wanted)
 {
-    blk_id *entry = kvpool_row(p, s, g) + col, *slot = blocks_of(p, node) + g, mine = *entry;
+    blk_id *entry = kvpool_row(p, s, g) + col, *slot = kvpool_node_blocks(p, node) + g,
+           mine = *entry;
     if (*slot == mine || mine == BLK_NONE || p->blk[mine].node != NIL || p->blk[mine].doomed)
         return;
     if (*slot != BLK_NONE) {
@@ -283,39 +295,63 @@ static inline void publish_block(struct kvpool *p, struct seq *s, uint32_t g, ui
     } else if (wanted) {
         *slot = mine;
         p->blk[mine].node = node;
-        p->node[node].n_resident++;
+        kvpool_node(p, node)->n_resident++;
         p->count.published++;
     }
 }
 
+/* Stand on the root of s's key domain, made if need be. */
+static bool stand_on_root(struct kvpool *p, struct seq *s)
+{
+    uint32_t root = find_root(p, s->salt, s->adapter, s->domain);
+    if (root == NIL) {
+        int32_t spelt[256];
+        domain_tokens(p, s->salt, s->adapter, spelt);
+        root = add_node(p, NIL, s->domain, spelt);
+    }
+    if (root == NIL)
+        return false;
+    kvpool_node(p, root)->refs++;
+    s->node = root;
+    return true;
+}
+
 /* Stand on the node of the next whole block, made if need be. */
-static bool step_forward(struct kvpool *p, struct seq *s)
+static bool step_forward(struct kvpool *p, struct seq *s, struct hash128 chain)
 {
     const int32_t *block = s->tokens + ((size_t)s->n_published << p->shift);
-    if (s->node == NIL) {
-        uint32_t root = find_root(p, s->salt, s->adapter, s->domain);
-        if (root == NIL) {
-            int32_t spelt[256];
-            domain_tokens(p, s->salt, s->adapter, spelt);
-            root = add_node(p, NIL, s->domain, spelt);
-        }
-        if (root == NIL)
-            return false;
-        p->node[root].refs++;
-        s->node = root;
-    }
-    struct hash128 chain = chain_next(p, s->chain, block), key = mix(chain, s->domain);
+    struct hash128 key = mix(chain, s->domain);
     uint32_t n = find_node(p, s->node, key, block);
     if (n == NIL)
         n = add_node(p, s->node, key, block);
     if (n == NIL)
         return false;
-    p->node[n].refs++;
+    kvpool_node(p, n)->refs++;
     kvpool_prefix_leave(p, s->node);
     s->node = n;
     s->chain = chain;
+    s->n_published++;
     if (p->salted)
         ghost_put(p->ghost_plain, p->ghost_mask, chain);
+    return true;
+}
+
+/* Publish n <= AHEAD whole blocks more. */
+static bool publish_some(struct kvpool *p, struct seq *s, uint32_t n)
+{
+    struct hash128 ahead[AHEAD];
+    look_ahead(p, s->tokens + ((size_t)s->n_published << p->shift), n, s->chain, s->domain, ahead);
+    for (uint32_t i = 0; i < n && i < p->n_nodes_unused; i++)
+        kvpool_node_prefetch(p, p->node_stack[p->n_nodes_unused - 1 - i]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t col = s->n_published;
+        if (!step_forward(p, s, ahead[i]))
+            return false;
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            if (col >= s->first[g])
+                publish_block(p, s, g, col, s->node,
+                              p->lay.group[g].window == 0 || kvpool_window_keeps(p, s, g, col));
+    }
     return true;
 }
 
@@ -323,17 +359,11 @@ void kvpool_prefix_publish(struct kvpool *p, seq_id id)
 {
     struct seq *s = kvpool_seq(p, id);
     uint32_t full = s->n_computed >> p->shift;
+    if (s->publish && s->node == NIL)
+        s->publish = stand_on_root(p, s);
     while (s->publish && s->n_published < full) {
-        uint32_t col = s->n_published;
-        if (!step_forward(p, s)) {
-            s->publish = false;
-            return;
-        }
-        s->n_published++;
-        for (uint32_t g = 0; g < p->n_groups; g++)
-            if (col >= s->first[g])
-                publish_block(p, s, g, col, s->node,
-                              p->lay.group[g].window == 0 || kvpool_window_keeps(p, s, g, col));
+        uint32_t left = full - s->n_published;
+        s->publish = publish_some(p, s, left < AHEAD ? left : AHEAD);
     }
 }
 
@@ -348,21 +378,35 @@ void kvpool_prefix_publish_end(struct kvpool *p, seq_id id)
         if (p->lay.group[g].window != 0 && first < low)
             low = first;
     }
-    for (uint32_t col = k; col-- > low; n = p->node[n].parent)
+    for (uint32_t col = k; col-- > low; n = kvpool_node(p, n)->parent)
         for (uint32_t g = 0; g < p->n_groups; g++)
             if (p->lay.group[g].window != 0 && col >= s->first[g])
                 publish_block(p, s, g, col, n, kvpool_window_first(p, g, k << p->shift) <= col);
+}
+
+void kvpool_prefix_prefetch(const struct kvpool *p, uint32_t b, int stage)
+{
+    uint32_t n = p->blk[b].node;
+    if (n == NIL)
+        return;
+    if (stage == 0) {
+        kvpool_node_prefetch(p, n);
+    } else {
+        struct hash128 key = kvpool_node(p, n)->key;
+        __builtin_prefetch(&p->bucket[key.lo & p->bucket_mask], 1);
+        __builtin_prefetch(&p->ghost_evicted[key.lo & p->ghost_mask], 1);
+    }
 }
 
 void kvpool_prefix_forget(struct kvpool *p, blk_id b, bool evicted)
 {
     struct blk *k = &p->blk[b];
     uint32_t n = k->node;
-    blocks_of(p, n)[k->group] = BLK_NONE;
+    kvpool_node_blocks(p, n)[k->group] = BLK_NONE;
     k->node = NIL;
     if (evicted)
-        ghost_put(p->ghost_evicted, p->ghost_mask, p->node[n].key);
-    p->node[n].n_resident--;
+        ghost_put(p->ghost_evicted, p->ghost_mask, kvpool_node(p, n)->key);
+    kvpool_node(p, n)->n_resident--;
     drop_unused(p, n);
 }
 
@@ -390,33 +434,31 @@ enum err_code kvpool_prefix_init(struct kvpool *p, struct err *e)
     if (p->cfg.prefix_caching && ghosts < LEAST_GHOSTS)
         ghosts = LEAST_GHOSTS;
     p->ghost_mask = (uint32_t)ghosts - 1;
-    size_t token_bytes = (size_t)n * p->block_tokens * sizeof(int32_t);
     p->n_nodes = (uint32_t)n;
     p->bucket_mask = (uint32_t)buckets - 1;
-    p->node = malloc((size_t)n * sizeof *p->node);
-    p->node_tokens = malloc(token_bytes);
-    p->node_blk = malloc((size_t)n * p->n_groups * sizeof *p->node_blk);
-    p->node_scratch = malloc((size_t)n * sizeof *p->node_scratch);
-    p->bucket = malloc((size_t)buckets * sizeof *p->bucket);
-    p->ghost_evicted = calloc((size_t)ghosts, sizeof *p->ghost_evicted);
-    p->ghost_plain = calloc((size_t)ghosts, sizeof *p->ghost_plain);
-    if (p->node == NULL || p->node_tokens == NULL || p->node_blk == NULL || p->bucket == NULL ||
+    p->node_bytes = sizeof(struct node) + (p->n_groups + (size_t)p->block_tokens) * sizeof(int32_t);
+    p->node_bytes = (p->node_bytes + LINE - 1) / LINE * LINE;
+    p->nodes = kvpool_array(n, p->node_bytes);
+    p->node_stack = kvpool_array(n, sizeof *p->node_stack);
+    p->node_scratch = kvpool_array(n, sizeof *p->node_scratch);
+    p->bucket = kvpool_array(buckets, sizeof *p->bucket);
+    p->ghost_evicted = kvpool_array(ghosts, sizeof *p->ghost_evicted);
+    p->ghost_plain = kvpool_array(ghosts, sizeof *p->ghost_plain);
+    if (p->nodes == NULL || p->node_stack == NULL || p->bucket == NULL ||
         p->ghost_evicted == NULL || p->ghost_plain == NULL || p->node_scratch == NULL)
-        return err_nomem(e, "prefix index", (unsigned long long)token_bytes);
+        return err_nomem(e, "prefix index", (unsigned long long)n * p->node_bytes);
     memset(p->bucket, 0xff, (size_t)buckets * sizeof *p->bucket);
-    p->node_free = NIL;
     for (uint32_t i = p->n_nodes; i-- > 0;) {
-        p->node[i] = (struct node){ .next = p->node_free, .parent = NIL, .n_resident = NIL };
-        p->node_free = i;
+        kvpool_node(p, i)->n_resident = NIL;
+        p->node_stack[p->n_nodes_unused++] = i;
     }
     return ERR_OK;
 }
 
 void kvpool_prefix_fini(struct kvpool *p)
 {
-    free(p->node);
-    free(p->node_tokens);
-    free(p->node_blk);
+    free(p->nodes);
+    free(p->node_stack);
     free(p->node_scratch);
     free(p->bucket);
     free(p->ghost_evicted);

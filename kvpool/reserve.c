@@ -95,7 +95,7 @@ static enum err_code grow_copies(struct kvpool *p, uint32_t n, struct err *e)
 static void copy_block(struct kvpool *p, struct seq *s, uint32_t g, blk_id from)
 {
     blk_id *entry = kvpool_row(p, s, g) + (s->n_computed >> p->shift);
-    *entry = kvpool_blk_take(p, g);
+    kvpool_blk_take(p, g, entry, 1);
     s->source[g] = from; /* our reference moves from the table to here */
     s->n_sources++;
     p->blk[from].sources++;
@@ -206,9 +206,7 @@ enum err_code kvpool_reserve(struct kvpool *p, seq_id id, uint32_t n, struct err
         blk_id from = d.n_copies > 0 ? must_copy(p, s, g) : BLK_NONE;
         if (from != BLK_NONE)
             copy_block(p, s, g, from);
-        blk_id *row = kvpool_row(p, s, g);
-        for (uint32_t i = 0; i < d.n_cols; i++)
-            row[have + i] = kvpool_blk_take(p, g);
+        kvpool_blk_take(p, g, kvpool_row(p, s, g) + have, d.n_cols);
     }
     if (s->n_reserved == 0)
         s->reserved_at = p->launched;

@@ -133,17 +133,17 @@ TEST(index_disagrees)
 {
     struct scene s = setup();
     uint32_t n = s.p->blk[s.p->cached.head].node;
-    s.p->node[n].n_resident++;
+    kvpool_node(s.p, n)->n_resident++;
     expect_contained(&s, "(6)", 0);
     s = setup();
     blk_id b = entry(&s, s.a, 0, 0);
-    s.p->node_blk[(size_t)s.p->blk[b].node * 2] = (blk_id)s.p->free.head;
+    kvpool_node_blocks(s.p, s.p->blk[b].node)[0] = (blk_id)s.p->free.head;
     expect_contained(&s, "(6)", 1);
     s = setup();
-    s.p->node[s.p->seq[s.a].node].refs++;
+    kvpool_node(s.p, s.p->seq[s.a].node)->refs++;
     expect_contained(&s, "(6)", 0);
     s = setup();
-    s.p->bucket[s.p->node[n].key.lo & s.p->bucket_mask] = NIL;
+    s.p->bucket[kvpool_node(s.p, n)->key.lo & s.p->bucket_mask] = NIL;
     expect_contained(&s, "(6)", 0);
 }
 
@@ -181,7 +181,7 @@ TEST(lists_that_lead_astray)
 {
     struct scene s = setup();
     uint32_t h = s.p->free.head;
-    s.p->blk[s.p->blk[h].next].next = h; /* a cycle */
+    s.p->link[s.p->link[h].next].next = h; /* a cycle */
     struct err e;
     assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
     assert_contains(e.message, "(9)");
@@ -196,7 +196,7 @@ TEST(lists_that_lead_astray)
     s.p->free.n--;
     expect_contained(&s, "(2)", 0);
     s = setup();
-    s.p->blk[h].prev = 3;
+    s.p->link[h].prev = 3;
     expect_contained(&s, "(9)", 1);
 }
 

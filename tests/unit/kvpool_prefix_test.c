@@ -75,7 +75,7 @@ static void evict_column(struct kvpool *p, uint32_t n, uint32_t col)
     struct kvpool_key plain = { 0 };
     kvpool_prefix_walk(p, drive.text, n, &plain, p->path, &hit);
     assert_true(hit.n_walked > col);
-    blk_id b = p->node_blk[(size_t)p->path[col] * p->n_groups];
+    blk_id b = kvpool_node_blocks(p, p->path[col])[0];
     assert_int_equal(p->blk[b].state, BLK_CACHED);
     kvpool_list_unlink(p, &p->cached, (uint32_t)b);
     kvpool_prefix_forget(p, b, true);

@@ -228,7 +228,7 @@ TEST(index_exhaustion_is_harmless)
         for (uint32_t i = 0; i < 3; i++)
             drive_to(p, s[i], i, 190 * (round + 1), 1);
     assert_ledger(p);
-    assert_true(p->n_nodes_used <= p->n_nodes);
+    assert_true(p->n_nodes_unused <= p->n_nodes);
     for (uint32_t i = 0; i < 3; i++) {
         if (kvpool_reserve(p, s[i], 1, &e) == ERR_OK)
             kvpool_rollback(p, s[i]);
