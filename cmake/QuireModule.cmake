@@ -30,7 +30,7 @@ endfunction()
 #            [TIMEOUT s] [NO_RUN])
 # A test program build/<preset>/tests/NAME.  ctest runs it, unless NO_RUN, in
 #   debug    always
-#   release  with a label of: conformance, e2e, load, release
+#   release  with a label of: conformance, e2e, load, release, gpu
 #   tsan     with the label threads
 function(quire_test name)
   cmake_parse_arguments(T "NO_RUN" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGS" ${ARGN})
@@ -53,7 +53,7 @@ function(quire_runs_here out)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Debug")
     set(runs ON)
   else()
-    set(wanted conformance e2e load release)
+    set(wanted conformance e2e load release gpu)
   endif()
   foreach(label ${ARGN})
     if(label IN_LIST wanted)
