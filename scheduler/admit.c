@@ -173,7 +173,7 @@ static enum outcome start_opened(struct sched *s, struct start *st, uint32_t *bu
     bool slot = n == left || n_part_done(s) < s->cfg.max_partial_prefills;
     bool fits = policy_fits(&st->room);
     bool memory = true;
-    if (!fits || !slot || n == 0 || !(memory = seq_hold(s, q, q->known + 1))) {
+    if (!fits || !slot || n == 0 || !(memory = seq_hold(q, q->known + 1))) {
         seq_release(s, q);
         if (!memory) {
             seq_finish(s, q, FINISH_ERROR, -1, "out of memory for the sequence's tokens");

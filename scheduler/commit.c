@@ -68,7 +68,7 @@ static void give_birth(struct sched *s, const struct seq *parent, struct seq *q,
 {
     q->state = SEQ_WAIT;
     q->known = q->req->r.n_prompt;
-    if (!seq_hold(s, q, q->known + 1)) {
+    if (!seq_hold(q, q->known + 1)) {
         q->state = SEQ_UNBORN; /* is in no list */
         seq_finish(s, q, FINISH_ERROR, -1, "out of memory for a sibling sequence");
         return;

@@ -173,7 +173,7 @@ struct sched {
 MUST_USE struct req *req_create(const struct sched_request *r, uint32_t limit);
 void req_free(struct req *r);
 /* Room for `want` tokens in the sequence's history; false: out of memory. */
-MUST_USE bool seq_hold(const struct sched *s, struct seq *q, uint32_t want);
+MUST_USE bool seq_hold(struct seq *q, uint32_t want);
 /* Tokens known, whether or not a history is held already. */
 const int32_t *seq_known(const struct seq *q);
 void run_add(struct sched *s, struct seq *q);

@@ -40,13 +40,12 @@ const int32_t *seq_known(const struct seq *q)
     return q->hist != NULL ? q->hist : q->req->r.prompt;
 }
 
-bool seq_hold(const struct sched *s, struct seq *q, uint32_t want)
+bool seq_hold(struct seq *q, uint32_t want)
 {
     if (q->hist != NULL && q->cap >= want)
         return true;
-    /* A plan in flight may borrow the old place: callers grow only between
-     * steps or while planning. */
-    assert(!s->in_flight || q->hist == NULL);
+    /* A plan in flight may borrow the old place: histories grow while a step is
+     * planned, and a sibling gets its first one at commit. */
     uint64_t most = (uint64_t)q->req->r.n_prompt + q->req->limit;
     uint64_t cap = q->hist == NULL ? (uint64_t)want + 64 : (uint64_t)want + want / 2;
     if (cap > most)

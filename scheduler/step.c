@@ -176,7 +176,7 @@ static void plan_decodes(struct sched *s, uint32_t *budget)
         struct seq *q = s->cand[start + i < n ? start + i : start + i - n];
         if (q->state != SEQ_RUN || row_fit(s, q, 1) == 0)
             continue;
-        if (!seq_hold(s, q, q->known + 1)) {
+        if (!seq_hold(q, q->known + 1)) {
             q->failed = true;
             continue;
         }
@@ -223,7 +223,7 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
         m = row_fit(s, q, m);
         if (m == 0)
             continue;
-        if (!seq_hold(s, q, q->known + 1)) {
+        if (!seq_hold(q, q->known + 1)) {
             q->failed = true;
             continue;
         }

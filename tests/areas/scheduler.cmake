@@ -11,3 +11,7 @@ quire_test(sched_property SOURCES property/sched_property.c
 quire_test(sched_alloc_test SOURCES fault/sched_alloc_test.c
   LIBRARIES sched_world scheduler quire::cmocka LABELS fault)
 target_link_options(sched_alloc_test PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+quire_test(sched_bench NO_RUN SOURCES bench/sched_bench.c LIBRARIES scheduler)
+quire_test(sim SOURCES sim/sim.c sim/trace.c sim/gpu.c sim/tally.c
+  LIBRARIES test_support scheduler m LABELS property
+  ARGS --requests 1500 --blocks 3000 --trace burst)
