@@ -6,3 +6,11 @@ target_link_libraries(model_driver PUBLIC quire_flags model)
 quire_test(model_golden SOURCES conformance/model_golden.c
   LIBRARIES model_driver quire::cjson LABELS conformance
   ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
+
+add_library(model_fixture STATIC support/fixture.c)
+target_include_directories(model_fixture PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(model_fixture PUBLIC quire_flags proto quire::cjson m)
+
+file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*)
+quire_test(model_conformance SOURCES conformance/model_conformance.c
+  LIBRARIES model_driver model_fixture LABELS conformance ARGS ${model_fixtures})
