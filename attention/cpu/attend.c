@@ -57,7 +57,7 @@ static int64_t lay_out(const struct job *j, struct scratch *sc, char *base)
         { &sc->q, rows * j->k_width },         { &sc->kt, (int64_t)j->k_width * INNER_KEYS },
         { &sc->v, (int64_t)j->v_stride * INNER_KEYS }, { &sc->s, rows * TILE },
         { &sc->tile_acc, rows * j->v_stride }, { &sc->acc, rows * j->v_stride },
-        { &sc->k_scales, j->k_width },         { &sc->v_scales, j->v_width },
+        { &sc->k_scales, j->k_width },         { &sc->v_scales, j->v_stride },
     };
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
         *part[i].to = base != NULL ? (float *)(base + at) : NULL;
@@ -111,7 +111,7 @@ static void open_unit(const struct job *j, struct scratch *sc, uint32_t unit)
     sc->lo = INT64_MAX;
     sc->hi = 0;
     sc->k_scale = scales_of(&j->k, kv_head, j->k_width, sc->k_scales);
-    sc->v_scale = scales_of(&j->v, kv_head, j->v_width, sc->v_scales);
+    sc->v_scale = scales_of(&j->v, kv_head, (j->v_width + 7) / 8 * 8, sc->v_scales);
     for (int32_t i = 0; i < q->n; i++) {
         int32_t t = q->first + i;
         int64_t p = job_position(j, q, t);

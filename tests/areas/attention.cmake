@@ -4,3 +4,8 @@ quire_test(attention_conformance
   LIBRARIES attention quire::cjson m
   ARGS tests/conformance/attention
   LABELS conformance)
+
+quire_test(attention_property_test
+  SOURCES property/attention_property_test.c oracle/attn_scene.c oracle/attn_oracle.c
+  LIBRARIES test_support attention quire::cmocka m
+  LABELS property)
