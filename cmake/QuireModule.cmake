@@ -7,6 +7,10 @@ target_compile_options(quire_flags INTERFACE
     -ffp-contract=off>)
 target_compile_definitions(quire_flags INTERFACE _GNU_SOURCE
   $<$<CONFIG:Debug>:QUIRE_DEBUG=1>)
+if(QUIRE_FUZZ) # coverage of every folder, not of the fuzz target alone
+  target_compile_options(quire_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:-fsanitize=fuzzer-no-link>)
+endif()
 if(QUIRE_SANITIZE)
   target_compile_options(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-fsanitize=${QUIRE_SANITIZE} -fno-sanitize-recover=all>)
