@@ -5,7 +5,7 @@
  * cached block that was used longest ago. */
 #include "kvpool/internal.h"
 
-enum { AHEAD = 16 }; /* evictions whose memory is fetched together */
+enum { AHEAD = 32 }; /* evictions whose memory is fetched together */
 
 static void hand_out(struct kvpool *p, uint32_t g, uint32_t b)
 {
@@ -19,7 +19,11 @@ static void hand_out(struct kvpool *p, uint32_t g, uint32_t b)
  * each pass fetches what the next one reads. */
 static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
 {
-    uint32_t b = p->cached.head;
+    uint32_t b = p->cached.head, at = p->link[b].queued;
+    for (uint32_t i = 1; i < n; i++) { /* most likely these come next */
+        at = at + 1 < p->cfg.n_blocks ? at + 1 : 0;
+        __builtin_prefetch(&p->link[p->queue[at]], 1);
+    }
     for (uint32_t i = 0; i < n; i++, b = p->link[b].next) {
         assert(b != NIL);
         __builtin_prefetch(&p->blk[b]);
@@ -74,6 +78,9 @@ void kvpool_blk_settle(struct kvpool *p, blk_id b)
     } else if (k->node != NIL) {
         k->state = BLK_CACHED;
         kvpool_list_append(p, &p->cached, (uint32_t)b);
+        p->link[b].queued = p->n_queued;
+        p->queue[p->n_queued] = (uint32_t)b;
+        p->n_queued = p->n_queued + 1 < p->cfg.n_blocks ? p->n_queued + 1 : 0;
     } else {
         k->state = BLK_FREE;
         kvpool_list_push(p, &p->free, (uint32_t)b);

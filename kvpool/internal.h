@@ -36,6 +36,7 @@ struct blk {
  * blk, because a list is walked ahead of the blocks it leads to. */
 struct blk_link {
     uint32_t prev, next;
+    uint32_t queued; /* its entry in kvpool.queue, when cached */
 };
 
 struct blk_list {
@@ -99,6 +100,8 @@ struct kvpool {
     struct blk *blk;
     struct blk_link *link;
     struct blk_list free, cached, resting;
+    uint32_t *queue, n_queued; /* [n_blocks] ring: blocks in the order they were
+                                * cached; only a hint of what to fetch next   */
     uint32_t n_held, n_quarantined, group_held[KV_GROUPS];
     uint64_t launched, retired;
 
@@ -156,7 +159,8 @@ static inline void kvpool_list_unlink(struct kvpool *p, struct blk_list *l, uint
 
 static inline void kvpool_list_append(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    p->link[b] = (struct blk_link){ .prev = l->tail, .next = NIL };
+    p->link[b].prev = l->tail;
+    p->link[b].next = NIL;
     if (l->tail == NIL)
         l->head = b;
     else
@@ -167,7 +171,8 @@ static inline void kvpool_list_append(struct kvpool *p, struct blk_list *l, uint
 
 static inline void kvpool_list_push(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    p->link[b] = (struct blk_link){ .prev = NIL, .next = l->head };
+    p->link[b].prev = NIL;
+    p->link[b].next = l->head;
     if (l->head == NIL)
         l->tail = b;
     else

@@ -16,7 +16,7 @@
 enum {
     LEAST_GHOSTS = 4096,
     LINE = 64,
-    AHEAD = 16 /* blocks whose memory is fetched together */
+    AHEAD = 32 /* blocks whose memory is fetched together */
 };
 
 /* ---- hashing ---------------------------------------------------------------- */
@@ -265,8 +265,10 @@ void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t 
         if (path != NULL) {
             path[i] = at;
             blk_id b = kvpool_node_blocks(p, at)[0];
-            if (b != BLK_NONE)
+            if (b != BLK_NONE) {
                 __builtin_prefetch(&p->blk[b], 1);
+                __builtin_prefetch(&p->link[b], 1);
+            }
         }
         hit->n_walked = i + 1;
         if (p->n_unlimited == p->n_groups || is_boundary(p, i + 1, run)) {
@@ -428,9 +430,9 @@ static uint64_t nodes_wanted(const struct kvpool *p)
 enum err_code kvpool_prefix_init(struct kvpool *p, struct err *e)
 {
     uint64_t n = nodes_wanted(p), buckets = 1;
-    while (buckets < n)
+    while (buckets < 4 * n) /* seldom two in one: a second is a second miss */
         buckets *= 2;
-    uint64_t ghosts = p->cfg.prefix_caching ? 2 * buckets : 1;
+    uint64_t ghosts = p->cfg.prefix_caching ? buckets : 1;
     if (p->cfg.prefix_caching && ghosts < LEAST_GHOSTS)
         ghosts = LEAST_GHOSTS;
     p->ghost_mask = (uint32_t)ghosts - 1;
