@@ -174,7 +174,7 @@ static enum err_code check_request(const struct sched *s, const struct sched_req
 enum err_code sched_submit(struct sched *s, const struct sched_request *r, struct err *e)
 {
     assert(!s->busy);
-    uint32_t limit;
+    uint32_t limit = 0;
     enum err_code rc = check_request(s, r, &limit, e);
     if (rc != ERR_OK)
         return rc;
