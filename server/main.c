@@ -19,16 +19,6 @@
 
 extern char **environ;
 
-/* The compute library's threads must sleep, not spin, while they wait for one
- * another: its runtime reads this before main() runs, so set it and start anew. */
-static void use_sleeping_threads(char *argv[])
-{
-    if (getenv("OMP_WAIT_POLICY") != NULL || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
-        return;
-    execv("/proc/self/exe", argv);
-    /* Not fatal: only slower on a loaded machine. */
-}
-
 /* As many open files as the system allows. */
 static void raise_file_limit(void)
 {
@@ -183,7 +173,6 @@ int main(int argc, char *argv[])
     struct err e = { 0 };
     int rc;
 
-    use_sleeping_threads(argv);
     srv.started_us = srv_now_us();
     srv.created = time(NULL);
     if (srv_options_read(&srv.opt, argc, argv, environ, &e) != ERR_OK) {
