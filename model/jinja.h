@@ -245,6 +245,8 @@ struct jinja_value *jinja_map_get(struct jinja *j, const struct jinja_map *m,
                                   struct jinja_value key);
 struct jinja_value *jinja_map_find(struct jinja *j, const struct jinja_map *m, const char *key);
 
+void jinja_map_clear(struct jinja_map *m);
+
 bool jinja_str_is(const struct jinja_str *s, const char *text);
 bool jinja_str_equal(const struct jinja_str *a, const struct jinja_str *b);
 bool jinja_truth(struct jinja_value v);
@@ -339,6 +341,7 @@ void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value 
 /* text must outlive the tree. */
 struct jinja_node *jinja_parse(struct jinja *j, const char *text, size_t n);
 
+/* name must live as long as the render. */
 void jinja_scope_set(struct jinja *j, const struct jinja_str *name, struct jinja_value v);
 /* Enter a scope over the current one. */
 void jinja_scope_push(struct jinja *j);

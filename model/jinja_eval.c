@@ -10,7 +10,13 @@
 struct jinja_scope {
     struct jinja_scope *parent;
     struct jinja_map *vars;
+    bool captured; /* a macro looks names up here: not to be emptied for reuse */
 };
+
+static const struct jinja_str loop_name = { .n = 4, .p = "loop" },
+                              varargs_name = { .n = 7, .p = "varargs" },
+                              kwargs_name = { .n = 6, .p = "kwargs" },
+                              caller_name = { .n = 6, .p = "caller" };
 
 enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
 
@@ -34,7 +40,7 @@ void jinja_scope_push(struct jinja *j)
 
 void jinja_scope_set(struct jinja *j, const struct jinja_str *name, struct jinja_value v)
 {
-    struct jinja_value key = jinja_string(j, name->p, name->n);
+    struct jinja_value key = { .kind = JV_STRING, .u.str = (struct jinja_str *)name };
     jinja_map_put(j, j->scope->vars, key, v);
 }
 
@@ -120,10 +126,10 @@ static struct jinja_value call_macro(struct jinja *j, const struct jinja_macro *
             jinja_map_put(j, keywords.u.map,
                           jinja_string(j, args->keyword[k]->p, args->keyword[k]->n),
                           args->keyword_value[k]);
-    jinja_scope_set(j, &(struct jinja_str){ .n = 7, .p = "varargs" }, rest);
-    jinja_scope_set(j, &(struct jinja_str){ .n = 6, .p = "kwargs" }, keywords);
+    jinja_scope_set(j, &varargs_name, rest);
+    jinja_scope_set(j, &kwargs_name, keywords);
     if (m->caller.kind == JV_MACRO)
-        jinja_scope_set(j, &(struct jinja_str){ .n = 6, .p = "caller" }, m->caller);
+        jinja_scope_set(j, &caller_name, m->caller);
     struct jinja_value text = captured(j, n->list, n->n_list);
     j->scope = outer;
     return text;
@@ -362,16 +368,25 @@ static void assign(struct jinja *j, const struct jinja_node *target, struct jinj
         assign(j, target->list[i], l->item[i]);
 }
 
+/* A scope for the next iteration: the last one's when nothing else needs it. */
+static void next_iteration(struct jinja *j, struct jinja_scope *outer, struct jinja_scope **own)
+{
+    if (*own == NULL || (*own)->captured)
+        *own = scope_over(j, outer);
+    else
+        jinja_map_clear((*own)->vars);
+    j->scope = *own;
+}
+
 static void exec_for_over(struct jinja *j, const struct jinja_node *n, struct jinja_value items,
                           int depth)
 {
-    static const struct jinja_str loop_name = { .n = 4, .p = "loop" };
-    struct jinja_scope *outer = j->scope;
+    struct jinja_scope *outer = j->scope, *own = NULL;
     const struct jinja_list *all = jinja_iterate(j, items);
     if (n->c != NULL) {
         struct jinja_list *kept = jinja_list_new(j, JV_LIST).u.list;
         for (size_t i = 0; i < all->n; i++) {
-            j->scope = scope_over(j, outer);
+            next_iteration(j, outer, &own);
             assign(j, n->a, all->item[i]);
             if (jinja_truth(eval(j, n->c)))
                 jinja_list_add(j, kept, all->item[i]);
@@ -382,7 +397,7 @@ static void exec_for_over(struct jinja *j, const struct jinja_node *n, struct ji
     struct jinja_loop *loop = jinja_alloc(j, sizeof *loop);
     *loop = (struct jinja_loop){ .list = all, .depth = depth, .node = n, .scope = outer };
     for (; loop->at < all->n; loop->at++) {
-        j->scope = scope_over(j, outer);
+        next_iteration(j, outer, &own);
         jinja_scope_set(j, &loop_name, (struct jinja_value){ .kind = JV_LOOP, .u.loop = loop });
         assign(j, n->a, all->item[loop->at]);
         if (exec_list(j, n->list, n->n_list) == FLOW_BREAK)
@@ -399,6 +414,8 @@ static struct jinja_value macro_value(struct jinja *j, const struct jinja_node *
     struct jinja_value v = { .kind = JV_MACRO };
     v.u.macro = jinja_alloc(j, sizeof *v.u.macro);
     *v.u.macro = (struct jinja_macro){ .node = n, .scope = j->scope, .caller = caller };
+    for (struct jinja_scope *s = j->scope; s != NULL && !s->captured; s = s->parent)
+        s->captured = true;
     return v;
 }
 

@@ -247,6 +247,13 @@ void jinja_map_put(struct jinja *j, struct jinja_map *m, struct jinja_value key,
     }
 }
 
+void jinja_map_clear(struct jinja_map *m)
+{
+    m->n = 0;
+    if (m->index != NULL)
+        memset(m->index, 0, m->index_size * sizeof *m->index);
+}
+
 /* ---- comparing ---------------------------------------------------------------------- */
 
 bool jinja_str_is(const struct jinja_str *s, const char *text)

@@ -89,7 +89,7 @@ bool tk_unmap(const char *s, size_t n, char *out, size_t *out_n);
 struct tk_regex {
     pcre2_code *code;
     bool jit;
-    int scanner; /* enum tk_scanner: hand-written equal, or TK_SCAN_NONE */
+    int scanner; /* hand-written equal, or TK_SCAN_NONE */
 };
 struct tk_pattern {
     char *literal; /* owned; NULL when regex */

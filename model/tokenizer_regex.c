@@ -292,8 +292,10 @@ enum err_code tk_regex_next(const struct tk_regex *r, pcre2_match_data *md, cons
 {
     *found = false;
     if (r->scanner != TK_SCAN_NONE) {
-        *found = tk_scan(r->scanner, s, n, from, at, end);
-        return ERR_OK;
+        enum tk_scan_result got = tk_scan(r->scanner, s, n, from, at, end);
+        *found = got == TK_SCAN_MATCH;
+        if (got != TK_SCAN_UNSURE)
+            return ERR_OK;
     }
     int rc = r->jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)s, n, from, 0, md, NULL)
                     : PCRE2_ERROR_JIT_STACKLIMIT;

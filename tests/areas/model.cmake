@@ -14,3 +14,7 @@ target_link_libraries(model_fixture PUBLIC quire_flags proto quire::cjson m)
 file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*)
 quire_test(model_conformance SOURCES conformance/model_conformance.c
   LIBRARIES model_driver model_fixture LABELS conformance ARGS ${model_fixtures})
+
+# Speed, by hand.
+quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
+quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c LIBRARIES model_driver)

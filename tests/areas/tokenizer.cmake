@@ -13,3 +13,5 @@ foreach(name tales llama3_1 qwen3 gptoss gemma3 deepseek_v3)
   set_tests_properties(tokenizer_conformance_${name} PROPERTIES
     LABELS conformance SKIP_RETURN_CODE 77 TIMEOUT 120)
 endforeach()
+
+quire_test(tokenizer_bench NO_RUN SOURCES bench/tokenizer_bench.c LIBRARIES model)

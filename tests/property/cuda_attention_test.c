@@ -298,7 +298,6 @@ static void alone(struct bench *b, const struct attn_world *w, const struct resu
 
 static void one_world(struct bench *b, uint64_t seed)
 {
-    static const char *const kernels[] = { "decode", "prefill", "latent", "reference" };
     struct attn_world w;
     struct result base = { 0 }, other = { 0 };
     char name[64] = "?";
@@ -318,8 +317,9 @@ static void one_world(struct bench *b, uint64_t seed)
         ok = same_bits(b, &w, what[i], &base, &other);
         result_free(&other);
     }
-    for (int k = 0; ok && k < 4; k++) {
-        struct attn_options opt = { .backend = b->backend, .only_kernel = kernels[k] };
+    for (uint32_t k = 0; ok && k < b->backend->n_kernels; k++) {
+        struct attn_options opt = { .backend = b->backend,
+                                    .only_kernel = b->backend->kernel[k].name };
         struct attn *only;
         struct err e;
         check(attn_open(&only, &opt, &e), &e, "attn_open");

@@ -1,0 +1,448 @@
+/* attention_bench.c: how fast the CUDA operator is, against what memory and
+ * matrix units allow.
+ *
+ *   attention_bench [--plugin FILE] [--table decode|prefill|latent]
+ *                   [--cache bf16|e4m3|int8] [--batch N] [--context N]
+ *                   [--random] [--samples N] [--check 0|1]
+ *
+ * One row a shape: median and spread in microseconds of a CUDA-graph replay of the
+ * whole operator (prologue, planning, attention, merge) after a 256 MB flush of
+ * the L2 cache; bytes that must move and their rate; the share of the read floor
+ * (bytes at READ_TBPS) or of the matrix rate.  Data is random, blocks lie in
+ * shuffled order, outputs are poisoned before and held against the reference
+ * kernel after (--check 0 leaves that out).  --random draws lengths from
+ * [context / 16, context].  Exit code 77 where there is no plugin or no GPU. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "attention/attn.h"
+#include "attention/device.h"
+#include "attention/feature_math.h"
+#include "attention/plugin.h"
+#include "support/rng.h"
+
+enum { SKIPPED = 77, FLUSH_BYTES = 256 << 20, PATTERN_BYTES = 64 << 20, MAX_SAMPLES = 200 };
+
+/* Ceilings measured on an H200: a read-only stream, and a bf16 product. */
+#define READ_TBPS   4.4
+#define MATRIX_TFLOPS 780.0
+
+struct shape {
+    int32_t batch, context, query; /* query: new tokens a sequence, of the context */
+    int32_t heads, kv_heads, head_size, v_head_size, block;
+    enum attn_dtype cache;
+    bool random;
+};
+
+struct bench {
+    const struct device_ops *dev;
+    const struct attn_backend *backend;
+    struct attn *attn, *oracle;
+    void *stream, *flush, *begin, *end;
+    uint8_t *pattern; /* PATTERN_BYTES of random bits, host */
+    int samples;
+    bool check;
+};
+
+static void must(enum err_code rc, const struct err *e, const char *what)
+{
+    if (rc == ERR_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", what, e->message);
+    exit(2);
+}
+
+static int64_t elements(const struct attn_tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        n *= t->shape[i];
+    return n;
+}
+
+static size_t bytes_of(const struct attn_tensor *t)
+{
+    return (size_t)elements(t) * attn_dtype_bytes(t->dtype);
+}
+
+/* ---- data ------------------------------------------------------------------ */
+
+static struct attn_tensor device_tensor(struct bench *b, enum attn_dtype d, int32_t rank,
+                                        int64_t d0, int64_t d1, int64_t d2, int64_t d3)
+{
+    struct attn_tensor t = attn_view(NULL, d, rank, d0, d1, d2, d3);
+    struct err e;
+    must(b->dev->alloc(&t.data, bytes_of(&t), &e), &e, "device memory");
+    t.device = ATTN_CUDA;
+    return t;
+}
+
+/* Random bits that are numbers of magnitude under 2 in every format. */
+static void make_pattern(struct bench *b, enum attn_dtype d)
+{
+    struct rng r = { 7 };
+    for (size_t i = 0; i < PATTERN_BYTES; i += 8) {
+        uint64_t x = rng_next(&r);
+        if (d == ATTN_BF16) /* sign, exponent 0x3C..0x3F, all of the mantissa */
+            x = (x & 0x81FF81FF81FF81FFu) | 0x3E003E003E003E00u;
+        else if (d == ATTN_E4M3)
+            x &= 0xBFBFBFBFBFBFBFBFu;
+        memcpy(b->pattern + i, &x, 8);
+    }
+}
+
+static void fill_random(struct bench *b, struct attn_tensor *t)
+{
+    struct err e;
+    size_t n = bytes_of(t);
+    make_pattern(b, t->dtype);
+    for (size_t at = 0; at < n; at += PATTERN_BYTES) {
+        size_t part = n - at < PATTERN_BYTES ? n - at : PATTERN_BYTES;
+        must(b->dev->copy((char *)t->data + at, b->pattern, part, HOST_TO_DEVICE, b->stream, &e),
+             &e, "filling");
+    }
+    must(b->dev->stream_wait(b->stream, &e), &e, "filling");
+}
+
+static void put(struct bench *b, struct attn_tensor *t, const void *host)
+{
+    struct err e;
+    must(b->dev->copy(t->data, host, bytes_of(t), HOST_TO_DEVICE, b->stream, &e), &e, "copying");
+    must(b->dev->stream_wait(b->stream, &e), &e, "copying");
+}
+
+/* Lengths, prefix sums and a shuffled block table. */
+static void make_tables(struct bench *b, const struct shape *s, struct attn_args *a,
+                        double *visible, double *pairs)
+{
+    struct rng r = { 11 };
+    int32_t cols = (s->context + s->block - 1) / s->block, n_blocks = s->batch * cols;
+    int32_t *cu = calloc((size_t)s->batch + 1, 4), *past = calloc((size_t)s->batch, 4);
+    int32_t *table = calloc((size_t)n_blocks, 4);
+    *visible = *pairs = 0;
+    for (int32_t i = 0; i < n_blocks; i++) {
+        int32_t j = (int32_t)rng_below(&r, (uint32_t)i + 1);
+        table[i] = table[j];
+        table[j] = i;
+    }
+    for (int32_t i = 0; i < s->batch; i++) {
+        int32_t low = s->context / 16;
+        int32_t kv = s->random ? low + (int32_t)rng_below(&r, (uint32_t)(s->context - low + 1))
+                               : s->context;
+        kv = kv < s->query ? s->query : kv;
+        cu[i + 1] = cu[i] + s->query;
+        past[i] = kv - s->query;
+        *visible += kv;
+        *pairs += (double)s->query * past[i] + 0.5 * s->query * (s->query + 1.0);
+    }
+    a->in[ATTN_CU_SEQLENS] = device_tensor(b, ATTN_I32, 1, s->batch + 1, 0, 0, 0);
+    a->in[ATTN_PAST_SEQLENS] = device_tensor(b, ATTN_I32, 1, s->batch, 0, 0, 0);
+    a->in[ATTN_BLOCK_TABLE] = device_tensor(b, ATTN_I32, 2, s->batch, cols, 0, 0);
+    put(b, &a->in[ATTN_CU_SEQLENS], cu);
+    put(b, &a->in[ATTN_PAST_SEQLENS], past);
+    put(b, &a->in[ATTN_BLOCK_TABLE], table);
+    free(cu);
+    free(past);
+    free(table);
+}
+
+static struct attn_attrs make_call(struct bench *b, const struct shape *s, struct attn_args *a,
+                                   double *visible, double *pairs)
+{
+    struct attn_attrs attrs = attn_attrs_default(s->heads, s->kv_heads);
+    bool latent = s->v_head_size != s->head_size, quantised = s->cache != ATTN_BF16;
+    int64_t tokens = (int64_t)s->batch * s->query, d = s->head_size;
+    int32_t rotary = latent ? 64 : s->head_size;
+    float scale = s->cache == ATTN_INT8 ? 1.0f / 64 : 0.5f;
+    memset(a, 0, sizeof *a);
+    make_tables(b, s, a, visible, pairs);
+    int64_t n_blocks = elements(&a->in[ATTN_BLOCK_TABLE]);
+    a->in[ATTN_QUERY] = device_tensor(b, ATTN_BF16, 2, tokens, s->heads * d, 0, 0);
+    a->in[ATTN_KEY] = device_tensor(b, ATTN_BF16, 2, tokens, s->kv_heads * d, 0, 0);
+    a->in[ATTN_KEY_CACHE] = device_tensor(b, s->cache, 4, n_blocks, s->block, s->kv_heads, d);
+    a->in[ATTN_COS_CACHE] = device_tensor(b, ATTN_BF16, 2, s->context, rotary / 2, 0, 0);
+    a->in[ATTN_SIN_CACHE] = device_tensor(b, ATTN_BF16, 2, s->context, rotary / 2, 0, 0);
+    if (!latent) {
+        a->in[ATTN_VALUE] = device_tensor(b, ATTN_BF16, 2, tokens, s->kv_heads * d, 0, 0);
+        a->in[ATTN_VALUE_CACHE] = device_tensor(b, s->cache, 4, n_blocks, s->block, s->kv_heads,
+                                                d);
+    }
+    for (int i = 0; i < ATTN_INPUTS; i++)
+        if (attn_present(&a->in[i]) && a->in[i].dtype != ATTN_I32)
+            fill_random(b, &a->in[i]);
+    if (quantised) {
+        a->in[ATTN_K_SCALE] = device_tensor(b, ATTN_F32, 1, 1, 0, 0, 0);
+        put(b, &a->in[ATTN_K_SCALE], &scale);
+        attrs.k_quant_type = ATTN_PER_TENSOR;
+    }
+    if (quantised && !latent) {
+        a->in[ATTN_V_SCALE] = device_tensor(b, ATTN_F32, 1, 1, 0, 0, 0);
+        put(b, &a->in[ATTN_V_SCALE], &scale);
+        attrs.v_quant_type = ATTN_PER_TENSOR;
+    }
+    a->out[ATTN_OUT] = device_tensor(b, ATTN_BF16, 2, tokens, (int64_t)s->heads * s->v_head_size,
+                                     0, 0);
+    attrs.do_rotary = 1;
+    attrs.rotary_offset = latent ? s->v_head_size : 0;
+    attrs.kv_cache_layout = latent ? ATTN_LATENT : ATTN_SEPARATE;
+    attrs.v_head_size = latent ? s->v_head_size : 0;
+    attrs.scale = latent ? 1.0f / sqrtf(192.0f) : 0;
+    return attrs;
+}
+
+static void free_call(struct bench *b, struct attn_args *a)
+{
+    for (int i = 0; i < ATTN_INPUTS; i++)
+        if (attn_present(&a->in[i]))
+            b->dev->free(a->in[i].data);
+    b->dev->free(a->out[ATTN_OUT].data);
+}
+
+/* ---- one shape -------------------------------------------------------------- */
+
+static uint16_t *run_once(struct bench *b, struct attn *attn, const struct attn_attrs *attrs,
+                          struct attn_args *a)
+{
+    struct attn_plan plan;
+    struct err e;
+    void *workspace;
+    size_t n = bytes_of(&a->out[ATTN_OUT]);
+    uint16_t *out = malloc(n);
+    must(attn_plan(attn, attrs, a, &plan, &e), &e, "attn_plan");
+    must(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
+    must(b->dev->fill(a->out[ATTN_OUT].data, 0xFF, n, b->stream, &e), &e, "poison");
+    must(attn_run(attn, &plan, a, workspace, b->stream, &e), &e, "attn_run");
+    must(b->dev->copy(out, a->out[ATTN_OUT].data, n, DEVICE_TO_HOST, b->stream, &e), &e, "reading");
+    must(b->dev->stream_wait(b->stream, &e), &e, "running");
+    b->dev->free(workspace);
+    return out;
+}
+
+/* ||got - want|| / ||want|| against the reference kernel. */
+static double relative_error(struct bench *b, const struct attn_attrs *attrs, struct attn_args *a)
+{
+    int64_t n = elements(&a->out[ATTN_OUT]);
+    uint16_t *got = run_once(b, b->attn, attrs, a), *want = run_once(b, b->oracle, attrs, a);
+    double off = 0, all = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = attn_bf16_float(got[i]), y = attn_bf16_float(want[i]);
+        off += (x - y) * (x - y);
+        all += y * y;
+    }
+    free(got);
+    free(want);
+    return sqrt(off / all);
+}
+
+static int by_value(const void *x, const void *y)
+{
+    double d = *(const double *)x - *(const double *)y;
+    return d < 0 ? -1 : d > 0;
+}
+
+/* Microseconds of each replay, sorted. */
+static void measure(struct bench *b, const struct attn_attrs *attrs, struct attn_args *a,
+                    double *us, char *name)
+{
+    struct attn_plan plan;
+    struct err e;
+    void *workspace, *graph;
+    must(attn_plan(b->attn, attrs, a, &plan, &e), &e, "attn_plan");
+    attn_plan_name(&plan, name, 64);
+    must(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
+    must(b->dev->capture_begin(b->stream, &e), &e, "capture");
+    must(attn_run(b->attn, &plan, a, workspace, b->stream, &e), &e, "attn_run");
+    must(b->dev->capture_end(b->stream, &graph, &e), &e, "capture");
+    for (int i = -3; i < b->samples; i++) {
+        double t;
+        must(b->dev->fill(b->flush, i & 0xFF, FLUSH_BYTES, b->stream, &e), &e, "flush");
+        must(b->dev->event_record(b->begin, b->stream, &e), &e, "event");
+        must(b->dev->graph_launch(graph, b->stream, &e), &e, "replay");
+        must(b->dev->event_record(b->end, b->stream, &e), &e, "event");
+        must(b->dev->event_wait(b->end, &e), &e, "replay");
+        must(b->dev->event_elapsed(b->begin, b->end, &t, &e), &e, "event");
+        if (i >= 0)
+            us[i] = t;
+    }
+    qsort(us, (size_t)b->samples, sizeof *us, by_value);
+    b->dev->graph_destroy(graph);
+    b->dev->free(workspace);
+}
+
+static void one_shape(struct bench *b, const struct shape *s)
+{
+    struct attn_args a;
+    double us[MAX_SAMPLES], visible, pairs, error = -1;
+    char name[64];
+    struct attn_attrs attrs = make_call(b, s, &a, &visible, &pairs);
+    bool latent = s->v_head_size != s->head_size;
+    double width = (double)attn_dtype_bytes(s->cache) * (latent ? s->head_size : 2 * s->head_size);
+    double tokens = (double)s->batch * s->query;
+    double bytes = visible * s->kv_heads * width +
+                   tokens * 2 * s->heads * (s->head_size + s->v_head_size);
+    double flops = 2.0 * s->heads * (s->head_size + s->v_head_size) * pairs;
+    measure(b, &attrs, &a, us, name);
+    if (b->check)
+        error = relative_error(b, &attrs, &a);
+    double mid = us[b->samples / 2];
+    double floor_us = fmax(bytes / (READ_TBPS * 1e6), flops / (MATRIX_TFLOPS * 1e6));
+    printf("%-14s %4d x %-6d q %-5d %d/%d x %d %-13s %9.1f us  [%.1f %.1f]  %6.2f TB/s %6.0f TFLOP/s"
+           "  floor %8.1f us = %3.0f %%  error %.1e\n",
+           name, s->batch, s->context, s->query, s->heads, s->kv_heads, s->head_size,
+           attn_dtype_name(s->cache), mid, us[b->samples / 10], us[b->samples * 9 / 10],
+           bytes / mid / 1e6, flops / mid / 1e6, floor_us, 100 * floor_us / mid, error);
+    fflush(stdout);
+    free_call(b, &a);
+}
+
+/* ---- tables ------------------------------------------------------------------- */
+
+static void decode_table(struct bench *b, struct shape s, int32_t batch, int32_t context)
+{
+    static const int32_t batches[] = { 1, 4, 16, 64, 128 };
+    static const int32_t contexts[] = { 1024, 4096, 16384, 65536 };
+    s.query = 1;
+    for (int i = 0; i < 5; i++) {
+        for (int j = 0; j < 4; j++) {
+            s.batch = batch > 0 ? batch : batches[i];
+            s.context = context > 0 ? context : contexts[j];
+            if (batch <= 0 && s.batch >= 64 && s.context > 16384)
+                continue;
+            one_shape(b, &s);
+            if (context > 0)
+                break;
+        }
+        if (batch > 0)
+            break;
+    }
+}
+
+static void prefill_table(struct bench *b, struct shape s)
+{
+    static const int32_t batches[] = { 16, 4, 1 };
+    for (int i = 0; i < 3; i++) {
+        s.batch = batches[i];
+        s.query = s.context = 16384 / s.batch;
+        one_shape(b, &s);
+    }
+}
+
+static void latent_table(struct bench *b, struct shape s)
+{
+    static const int32_t shapes[][2] = { { 16, 4096 }, { 64, 4096 }, { 128, 4096 }, { 4, 65536 } };
+    s.query = 1;
+    s.heads = 128;
+    s.kv_heads = 1;
+    s.head_size = 576;
+    s.v_head_size = 512;
+    s.block = 64;
+    for (int i = 0; i < 4; i++) {
+        s.batch = shapes[i][0];
+        s.context = shapes[i][1];
+        one_shape(b, &s);
+    }
+}
+
+/* ---- main ----------------------------------------------------------------------- */
+
+/* build/<preset>/tests/NAME -> build/<preset>/quire_cuda.so */
+static void default_plugin(char *path, size_t n)
+{
+    ssize_t len = readlink("/proc/self/exe", path, n - 32);
+    path[len > 0 ? len : 0] = '\0';
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(path, '/');
+        if (slash != NULL)
+            *slash = '\0';
+    }
+    strcat(path, "/quire_cuda.so");
+}
+
+static int skip(const char *why)
+{
+    printf("skipped: %s\n", why);
+    return SKIPPED;
+}
+
+static void open_bench(struct bench *b)
+{
+    struct attn_options opt = { .backend = b->backend };
+    struct err e;
+    must(attn_open(&b->attn, &opt, &e), &e, "CUDA backend");
+    opt.only_kernel = "reference";
+    must(attn_open(&b->oracle, &opt, &e), &e, "CUDA backend");
+    must(b->dev->stream_create(&b->stream, &e), &e, "stream");
+    must(b->dev->alloc(&b->flush, FLUSH_BYTES, &e), &e, "flush buffer");
+    must(b->dev->event_create(&b->begin, &e), &e, "event");
+    must(b->dev->event_create(&b->end, &e), &e, "event");
+    must(b->dev->alloc_pinned((void **)&b->pattern, PATTERN_BYTES, &e), &e, "pattern");
+}
+
+static void close_bench(struct bench *b)
+{
+    b->dev->free_pinned(b->pattern);
+    b->dev->event_destroy(b->begin);
+    b->dev->event_destroy(b->end);
+    b->dev->free(b->flush);
+    b->dev->stream_destroy(b->stream);
+    attn_close(b->oracle);
+    attn_close(b->attn);
+}
+
+int main(int argc, char **argv)
+{
+    char path[4096];
+    const char *table = "decode";
+    int32_t batch = 0, context = 0;
+    struct bench b = { .samples = 30, .check = true };
+    struct shape s = { 1, 1024, 1, 32, 8, 128, 128, 16, ATTN_BF16, false };
+    struct attn_plugin *plugin;
+    struct device_info info;
+    struct err e = { 0 };
+    default_plugin(path, sizeof path);
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--random") == 0) {
+            s.random = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--plugin") == 0)
+            snprintf(path, sizeof path, "%s", value);
+        else if (strcmp(argv[i], "--table") == 0)
+            table = value;
+        else if (strcmp(argv[i], "--cache") == 0)
+            s.cache = strcmp(value, "e4m3") == 0   ? ATTN_E4M3
+                      : strcmp(value, "int8") == 0 ? ATTN_INT8
+                                                   : ATTN_BF16;
+        else if (strcmp(argv[i], "--batch") == 0)
+            batch = atoi(value);
+        else if (strcmp(argv[i], "--context") == 0)
+            context = atoi(value);
+        else if (strcmp(argv[i], "--samples") == 0)
+            b.samples = atoi(value) < 1 ? 1 : atoi(value) > MAX_SAMPLES ? MAX_SAMPLES : atoi(value);
+        else if (strcmp(argv[i], "--check") == 0)
+            b.check = atoi(value) != 0;
+        i++;
+    }
+    if (attn_plugin_open(&plugin, path, &e) != ERR_OK)
+        return skip(e.message);
+    b.dev = attn_plugin_find(plugin, ATTN_ABI, "device");
+    b.backend = attn_plugin_find(plugin, ATTN_ABI, "attention");
+    if (b.dev == NULL || b.backend == NULL || b.dev->count(&e) == 0 ||
+        b.dev->open(0, &info, &e) != ERR_OK)
+        return skip(e.message);
+    open_bench(&b);
+    printf("%s, %d SMs\n", info.name, info.n_sm);
+    if (strcmp(table, "prefill") == 0)
+        prefill_table(&b, s);
+    else if (strcmp(table, "latent") == 0)
+        latent_table(&b, s);
+    else
+        decode_table(&b, s, batch, context);
+    close_bench(&b);
+    attn_plugin_close(plugin);
+    return 0;
+}

@@ -1,0 +1,158 @@
+/* engine_bench.c: how fast the model computes, without scheduler or server.
+ *
+ * usage: engine_bench [--dtype auto|float32|bfloat16] [--threads N]
+ *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N] DIR
+ * Prints load time, prefill tokens/s (one prompt of the given length) and
+ * decode tokens/s per batch, each row at the given context. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "support/model_driver.h"
+
+struct options {
+    struct driver_options driver;
+    uint32_t batch[16], n_batch, context, prefill, steps;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void die(const struct err *e)
+{
+    fprintf(stderr, "engine_bench: %s\n", e->message);
+    exit(1);
+}
+
+static void fill(struct driver *d, uint32_t s, uint32_t n)
+{
+    uint32_t vocab = model_describe(driver_model(d))->vocab_size;
+    driver_reset(d, s);
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t t = (int32_t)((s * 7919u + i * 104729u + 13u) % vocab);
+        driver_append(d, s, &t, 1);
+    }
+}
+
+/* Compute the pending tokens of s, in steps of at most max tokens. */
+static void prefill(struct driver *d, uint32_t s, uint32_t max)
+{
+    const struct sampled *out;
+    uint32_t n_out;
+    struct err e;
+    while (driver_pending(d, s) > 0) {
+        uint32_t n = driver_pending(d, s);
+        struct driver_row row = { .seq = s, .n = n < max ? n : max };
+        if (driver_step(d, &row, 1, &out, &n_out, &e) != ERR_OK)
+            die(&e);
+    }
+}
+
+static void bench_prefill(struct driver *d, const struct options *o)
+{
+    double best = 1e9;
+    for (int i = 0; i < 4; i++) {
+        fill(d, 0, o->prefill);
+        double t = now();
+        prefill(d, 0, o->driver.max_tokens);
+        t = now() - t;
+        best = t < best ? t : best;
+    }
+    printf("prefill %u tokens: %.1f ms, %.1f tok/s\n", o->prefill, best * 1e3, o->prefill / best);
+}
+
+static void bench_decode(struct driver *d, const struct options *o, uint32_t batch)
+{
+    double best = 1e9, total = 0;
+    struct err e;
+    for (uint32_t s = 0; s < batch; s++) {
+        fill(d, s, o->context);
+        prefill(d, s, o->driver.max_tokens);
+    }
+    for (uint32_t i = 0; i < o->steps; i++) {
+        struct driver_row row[DRIVER_SEQS];
+        const struct sampled *out;
+        uint32_t n_out;
+        for (uint32_t s = 0; s < batch; s++) {
+            int32_t t = (int32_t)(s + i);
+            driver_append(d, s, &t, 1);
+            row[s] = (struct driver_row){ .seq = s, .n = 1 };
+        }
+        double t = now();
+        if (driver_step(d, row, batch, &out, &n_out, &e) != ERR_OK)
+            die(&e);
+        t = now() - t;
+        total += t;
+        best = t < best ? t : best;
+    }
+    printf("decode batch %u at context %u: %.3f ms a step (best %.3f), %.1f tok/s (best %.1f)\n",
+           batch, o->context, total / o->steps * 1e3, best * 1e3, batch * o->steps / total,
+           batch / best);
+}
+
+static int parse(struct options *o, int argc, char **argv)
+{
+    int i = 1;
+    for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
+        char *v = argv[i + 1];
+        if (strcmp(argv[i], "--dtype") == 0) {
+            o->driver.dtype = strcmp(v, "float32") == 0    ? MODEL_FLOAT32
+                              : strcmp(v, "bfloat16") == 0 ? MODEL_BFLOAT16
+                                                           : MODEL_AUTO;
+        } else if (strcmp(argv[i], "--threads") == 0) {
+            o->driver.n_threads = (uint32_t)strtoul(v, NULL, 10);
+        } else if (strcmp(argv[i], "--context") == 0) {
+            o->context = (uint32_t)strtoul(v, NULL, 10);
+        } else if (strcmp(argv[i], "--prefill") == 0) {
+            o->prefill = (uint32_t)strtoul(v, NULL, 10);
+        } else if (strcmp(argv[i], "--steps") == 0) {
+            o->steps = (uint32_t)strtoul(v, NULL, 10);
+        } else if (strcmp(argv[i], "--batch") == 0) {
+            o->n_batch = 0;
+            for (char *p = strtok(v, ","); p && o->n_batch < 16; p = strtok(NULL, ","))
+                o->batch[o->n_batch++] = (uint32_t)strtoul(p, NULL, 10);
+        } else {
+            return -1;
+        }
+    }
+    for (uint32_t b = 0; b < o->n_batch; b++)
+        if (o->batch[b] == 0 || o->batch[b] > DRIVER_SEQS)
+            return -1;
+    return i + 1 == argc && o->steps > 0 && o->context > 0 ? i : -1;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = { .batch = { 1, 8, 32 }, .n_batch = 3, .context = 128, .prefill = 512,
+                         .steps = 16 };
+    struct err e;
+    int at = parse(&o, argc, argv);
+    if (at < 0) {
+        fprintf(stderr, "usage: engine_bench [--dtype auto|float32|bfloat16] [--threads N] "
+                        "[--batch A,B,...] [--context N] [--prefill N] [--steps N] DIR\n");
+        return 2;
+    }
+    uint32_t longest = o.context + o.steps > o.prefill ? o.context + o.steps : o.prefill;
+    o.driver.path = argv[at];
+    o.driver.max_model_len = longest;
+    o.driver.max_tokens = 512;
+    o.driver.max_rows = o.driver.max_outputs = DRIVER_SEQS;
+    double t = now();
+    struct driver *d = driver_open(&o.driver, &e);
+    if (d == NULL)
+        die(&e);
+    const struct model_info *info = model_describe(driver_model(d));
+    printf("%s, %.2f G parameters, %s, loaded in %.2f s\n", info->architecture,
+           (double)info->n_parameters * 1e-9, info->dtype, now() - t);
+    if (o.prefill > 0)
+        bench_prefill(d, &o);
+    for (uint32_t b = 0; b < o.n_batch; b++)
+        bench_decode(d, &o, o.batch[b]);
+    driver_close(d);
+    return 0;
+}
