@@ -53,7 +53,7 @@ extern const size_t oai_n_rules;
 MUST_USE enum err_code oai_apply_rule(struct oai_parse *p, const struct oai_rule *rule,
                                       const struct json *v, struct err *e);
 
-/* "path: found v, expected ..." as ERR_INVALID with that param. */
+/* "path: found v, expected ..." as ERR_INVALID with that param; v NULL: nothing. */
 enum err_code oai_wrong(struct err *e, const char *path, const struct json *v,
                         const char *expected, ...) PRINTF_LIKE(4, 5);
 

@@ -31,15 +31,11 @@ static enum err_code check_part(const struct json *v, const char *path, struct e
     const struct json *type = json_get(v, "type"), *text = json_get(v, "text");
     if (type == NULL || !json_string_is(type, "text")) {
         snprintf(sub, sizeof sub, "%s.type", path);
-        char shown[JSON_SHOW_BYTES];
-        return err_set_param(e, ERR_INVALID, sub, "%s: found %s, expected \"text\"", sub,
-                             type == NULL ? "nothing" : json_show(type, shown));
+        return oai_wrong(e, sub, type, "\"text\"");
     }
     if (text == NULL || text->kind != JSON_STRING) {
         snprintf(sub, sizeof sub, "%s.text", path);
-        char shown[JSON_SHOW_BYTES];
-        return err_set_param(e, ERR_INVALID, sub, "%s: found %s, expected a string", sub,
-                             text == NULL ? "nothing" : json_show(text, shown));
+        return oai_wrong(e, sub, text, "a string");
     }
     return ERR_OK;
 }
@@ -53,9 +49,7 @@ static enum err_code check_content(const struct json *m, const struct json *role
     if (content == NULL || content->kind == JSON_NULL) {
         if (json_string_is(role, "assistant"))
             return ERR_OK;
-        return err_set_param(e, ERR_INVALID, path,
-                             "%s: found %s, expected a string or a list of text parts", path,
-                             content == NULL ? "nothing" : "null");
+        return oai_wrong(e, path, content, "a string or a list of text parts");
     }
     if (content->kind == JSON_STRING)
         return ERR_OK;
@@ -146,19 +140,17 @@ static enum err_code settle_arguments(cJSON *function, const struct oai_parse *p
 static enum err_code settle_call(cJSON *call, const struct oai_parse *p, const struct json *v,
                                  const char *path, struct err *e)
 {
-    char sub[OAI_PATH_BYTES + 24], shown[JSON_SHOW_BYTES];
+    char sub[OAI_PATH_BYTES + 24];
     if (v->kind != JSON_OBJECT)
         return oai_wrong(e, path, v, "an object with a function");
     const struct json *function = json_get(v, "function");
     snprintf(sub, sizeof sub, "%s.function", path);
     if (function == NULL || function->kind != JSON_OBJECT)
-        return err_set_param(e, ERR_INVALID, sub, "%s: found %s, expected an object", sub,
-                             function == NULL ? "nothing" : json_show(function, shown));
+        return oai_wrong(e, sub, function, "an object");
     const struct json *name = json_get(function, "name");
     snprintf(sub, sizeof sub, "%s.function.name", path);
     if (name == NULL || name->kind != JSON_STRING)
-        return err_set_param(e, ERR_INVALID, sub, "%s: found %s, expected a string", sub,
-                             name == NULL ? "nothing" : json_show(name, shown));
+        return oai_wrong(e, sub, name, "a string");
     snprintf(sub, sizeof sub, "%s.function.arguments", path);
     return settle_arguments(cJSON_GetObjectItemCaseSensitive(call, "function"), p,
                             json_get(function, "arguments"), sub, e);
@@ -196,11 +188,8 @@ static enum err_code read_message(cJSON **out, const struct oai_parse *p, const 
         return oai_wrong(e, path, m, "an object with role and content");
     const struct json *role = json_get(m, "role");
     if (role == NULL || role->kind != JSON_STRING || role->n == 0 || role->n > 64) {
-        char shown[JSON_SHOW_BYTES];
         snprintf(path, sizeof path, "messages[%u].role", i);
-        return err_set_param(e, ERR_INVALID, path,
-                             "%s: found %s, expected a name such as \"user\"", path,
-                             role == NULL ? "nothing" : json_show(role, shown));
+        return oai_wrong(e, path, role, "a name such as \"user\"");
     }
     enum err_code rc = check_content(m, role, i, e);
     if (!rc)
@@ -239,27 +228,23 @@ enum err_code oai_read_messages(struct oai_parse *p, const struct json *v, struc
 
 static enum err_code check_tool(const struct json *t, uint32_t i, struct err *e)
 {
-    char path[OAI_PATH_BYTES], shown[JSON_SHOW_BYTES];
+    char path[OAI_PATH_BYTES];
     snprintf(path, sizeof path, "tools[%u]", i);
     if (t->kind != JSON_OBJECT)
         return oai_wrong(e, path, t, "an object with type and function");
     const struct json *type = json_get(t, "type"), *function = json_get(t, "function");
     if (type == NULL || !json_string_is(type, "function")) {
         snprintf(path, sizeof path, "tools[%u].type", i);
-        return err_set_param(e, ERR_INVALID, path, "%s: found %s, expected \"function\"", path,
-                             type == NULL ? "nothing" : json_show(type, shown));
+        return oai_wrong(e, path, type, "\"function\"");
     }
     if (function == NULL || function->kind != JSON_OBJECT) {
         snprintf(path, sizeof path, "tools[%u].function", i);
-        return err_set_param(e, ERR_INVALID, path, "%s: found %s, expected an object", path,
-                             function == NULL ? "nothing" : json_show(function, shown));
+        return oai_wrong(e, path, function, "an object");
     }
     const struct json *name = json_get(function, "name");
     if (name == NULL || name->kind != JSON_STRING || name->n == 0 || name->n > 256) {
         snprintf(path, sizeof path, "tools[%u].function.name", i);
-        return err_set_param(e, ERR_INVALID, path,
-                             "%s: found %s, expected a string of 1 to 256 bytes", path,
-                             name == NULL ? "nothing" : json_show(name, shown));
+        return oai_wrong(e, path, name, "a string of 1 to 256 bytes");
     }
     const struct json *schema = json_get(function, "parameters");
     if (schema != NULL && schema->kind != JSON_OBJECT && schema->kind != JSON_NULL) {
@@ -303,12 +288,10 @@ enum err_code oai_read_tool_choice(struct oai_parse *p, const struct json *v, st
                          "\"none\", \"auto\", \"required\" or an object naming a function");
     const struct json *type = json_get(v, "type"), *function = json_get(v, "function");
     if (type == NULL || !json_string_is(type, "function"))
-        return err_set_param(e, ERR_INVALID, "tool_choice.type",
-                             "tool_choice.type: found something else, expected \"function\"");
+        return oai_wrong(e, "tool_choice.type", type, "\"function\"");
     const struct json *name = function == NULL ? NULL : json_get(function, "name");
     if (name == NULL || name->kind != JSON_STRING || name->n == 0)
-        return err_set_param(e, ERR_INVALID, "tool_choice.function.name",
-                             "tool_choice.function.name: missing, expected a string");
+        return oai_wrong(e, "tool_choice.function.name", name, "a string");
     r->tool_choice = OAI_TOOL_NAMED;
     r->tool_name = (struct oai_text){ name->u.string, name->n };
     return ERR_OK;

@@ -25,7 +25,7 @@ enum err_code oai_wrong(struct err *e, const char *path, const struct json *v,
     vsnprintf(want, sizeof want, expected, ap);
     va_end(ap);
     return err_set_param(e, ERR_INVALID, path, "%s: found %s, expected %s", path,
-                         json_show(v, shown), want);
+                         v == NULL ? "nothing" : json_show(v, shown), want);
 }
 
 bool oai_integer(const struct json *v, int64_t *out)
@@ -119,8 +119,7 @@ static enum err_code read_response_format(struct oai_parse *p, const struct json
         return oai_wrong(e, "response_format", v, "an object with a type");
     const struct json *type = json_get(v, "type");
     if (type == NULL)
-        return err_set_param(e, ERR_INVALID, "response_format.type",
-                             "response_format.type: missing, expected \"text\"");
+        return oai_wrong(e, "response_format.type", type, "\"text\"");
     if (json_string_is(type, "json_object") || json_string_is(type, "json_schema"))
         return err_set_param(e, ERR_INVALID, "response_format",
                              "response_format: type \"%s\" is not supported yet, expected "

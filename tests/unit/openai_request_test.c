@@ -4,7 +4,6 @@
 
 #include <float.h>
 #include <stdio.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include <cjson/cJSON.h>
@@ -227,6 +226,9 @@ TEST(no_rule_is_untested_and_null_is_absent)
 
 /* ------------------------------------------------------------ inner shapes */
 
+#define TOOLS    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+#define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+
 TEST(inner_faults_name_their_place)
 {
     static const struct {
@@ -292,8 +294,24 @@ TEST(inner_faults_name_their_place)
           "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
           "{\"name\":\"f\",\"arguments\":\"[]\"}}]}]}",
           "messages[0].tool_calls[0].function.arguments" },
-        { OAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}",
-          "tools[0].type" },
+        { OAI_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[5]}]}",
+          "messages[0].tool_calls[0]" },
+        { OAI_CHAT,
+          "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
+          "{\"name\":\"f\",\"arguments\":5}}]}]}",
+          "messages[0].tool_calls[0].function.arguments" },
+        { OAI_CHAT, "{" MESSAGES ",\"tools\":[{}]}", "tools[0].type" },
+        { OAI_CHAT, "{" MESSAGES ",\"tools\":[5]}", "tools[0]" },
+        { OAI_CHAT, "{" MESSAGES ",\"tools\":[{\"type\":\"function\"}]}",
+          "tools[0].function" },
+        { OAI_CHAT,
+          "{" MESSAGES ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+          "\"parameters\":[]}}]}",
+          "tools[0].function.parameters" },
+        { OAI_CHAT, "{" MESSAGES "," TOOLS ",\"tool_choice\":{}}", "tool_choice.type" },
+        { OAI_CHAT, "{" MESSAGES "," TOOLS ",\"tool_choice\":{\"type\":\"function\"}}",
+          "tool_choice.function.name" },
+        { OAI_CHAT, "{" MESSAGES ",\"response_format\":{}}", "response_format.type" },
         { OAI_CHAT,
           "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
           "\"function\",\"function\":{\"name\":\"\"}}]}",
@@ -495,8 +513,6 @@ TEST(messages_take_the_templates_form)
 
 TEST(tools_and_their_choice)
 {
-#define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
-#define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
     static const struct {
         const char *body;
         enum oai_tool_choice choice;
