@@ -93,11 +93,14 @@ static struct jinja_value string_value(struct jinja *j, const char *s, bool user
     return v;
 }
 
-/* The codec keeps a number's own text where it was written as a real. */
+/* The codec marks numbers that a double alone would misread (proto/json.h). */
 static struct jinja_value number_value(const cJSON *c)
 {
-    if (c->valuestring != NULL || c->valuedouble != floor(c->valuedouble) ||
-        fabs(c->valuedouble) >= 0x1p63)
+    if (c->valuestring != NULL)
+        return strcmp(c->valuestring, "real") == 0
+                   ? jinja_float(c->valuedouble)
+                   : jinja_int(strtoll(c->valuestring, NULL, 10));
+    if (c->valuedouble != floor(c->valuedouble) || fabs(c->valuedouble) >= 0x1p63)
         return jinja_float(c->valuedouble);
     return jinja_int((int64_t)c->valuedouble);
 }

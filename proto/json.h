@@ -87,7 +87,8 @@ enum { JSON_SHOW_BYTES = 64 };
 const char *json_show(const struct json *v, char buf[JSON_SHOW_BYTES]);
 
 /* The same tree for readers of cJSON (chat templates); *out is taken by the
- * caller (cJSON_Delete).  cJSON's strings end at NUL, so a U+0000 in a string
+ * caller (cJSON_Delete).  A number that was written as a real has the valuestring
+ * "real", an integer beyond 2^53 its digits.  cJSON's strings end at NUL, so a U+0000 in a string
  * or key is ERR_INVALID; path names v and prefixes the param ("messages[0]"). */
 struct cJSON;
 MUST_USE enum err_code json_to_cjson(struct cJSON **out, const struct json *v,

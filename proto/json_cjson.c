@@ -75,6 +75,26 @@ static enum err_code convert_children(cJSON *into, const struct json *v,
     return ERR_OK;
 }
 
+/* A number node, with its kind where a double alone would hide it: valuestring
+ * is "real" on reals and the digits on integers that a double cannot hold. */
+static cJSON *number(const struct json *v)
+{
+    bool integer = v->kind == JSON_INT;
+    cJSON *c = cJSON_CreateNumber(integer ? (double)v->u.integer : v->u.real);
+    if (c == NULL || (integer && v->u.integer <= 1ll << 53 && v->u.integer >= -(1ll << 53)))
+        return c;
+    char text[32] = "real";
+    if (integer)
+        snprintf(text, sizeof text, "%lld", (long long)v->u.integer);
+    c->valuestring = cJSON_malloc(strlen(text) + 1);
+    if (c->valuestring == NULL) {
+        cJSON_Delete(c);
+        return NULL;
+    }
+    memcpy(c->valuestring, text, strlen(text) + 1);
+    return c;
+}
+
 static enum err_code convert(cJSON **out, const struct json *v, const struct place *at,
                              struct err *e)
 {
@@ -87,10 +107,8 @@ static enum err_code convert(cJSON **out, const struct json *v, const struct pla
         c = cJSON_CreateBool(v->u.boolean);
         break;
     case JSON_INT:
-        c = cJSON_CreateNumber((double)v->u.integer);
-        break;
     case JSON_REAL:
-        c = cJSON_CreateNumber(v->u.real);
+        c = number(v);
         break;
     case JSON_STRING:
         if (has_nul(v))

@@ -384,6 +384,15 @@ TEST(becomes_cjson_unless_nul)
     cJSON_Delete(tree);
     json_doc_fini(&doc);
 
+    static const char numbers[] = "[1.0,2,9007199254740993]";
+    doc = parsed(numbers, sizeof numbers - 1);
+    assert_ok(json_to_cjson(&tree, doc.value, "root", &e), e);
+    assert_string_equal(cJSON_GetArrayItem(tree, 0)->valuestring, "real");
+    assert_null(cJSON_GetArrayItem(tree, 1)->valuestring);
+    assert_string_equal(cJSON_GetArrayItem(tree, 2)->valuestring, "9007199254740993");
+    cJSON_Delete(tree);
+    json_doc_fini(&doc);
+
     static const char nul[] = "{\"a\":[1,{\"b\":\"x\\u0000\"}]}";
     doc = parsed(nul, sizeof nul - 1);
     assert_int_equal(json_to_cjson(&tree, doc.value, "messages", &e), ERR_INVALID);
