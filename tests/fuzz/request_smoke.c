@@ -56,7 +56,7 @@ static size_t mutate(struct rng *r, uint8_t *buf, size_t n)
 
 int main(int argc, char **argv)
 {
-    long rounds = argc > 1 ? atol(argv[1]) : 60000;
+    long rounds = argc > 1 ? atol(argv[1]) : 20000;
     struct rng r = { argc > 2 ? strtoull(argv[2], NULL, 0) : 1 };
     uint8_t buf[MAX_BYTES];
     for (long i = 0; i < rounds; i++) {
