@@ -1,11 +1,20 @@
 /* blocks.c: a block's way between held, resting, cached and free.
  *
  * Owns the three lists and the counts.  Engine thread alone.  Every operation
- * is O(1); handing out takes unpublished blocks first, newest first, then the
- * cached block that was used longest ago. */
+ * is O(1); handing out takes unpublished blocks first, newest first, then, of
+ * the lowest rank cached, the block that was used longest ago. */
 #include "kvpool/internal.h"
 
 enum { AHEAD = 32 }; /* evictions whose memory is fetched together */
+
+void kvpool_lists_init(struct kvpool *p)
+{
+    struct blk_list empty = { .head = NIL, .tail = NIL };
+    p->free = p->resting = empty;
+    for (uint32_t r = 0; r < KVPOOL_RANKS; r++)
+        p->cached[r] = empty;
+    p->n_cached = 0;
+}
 
 static void hand_out(struct kvpool *p, uint32_t g, uint32_t b)
 {
@@ -13,13 +22,14 @@ static void hand_out(struct kvpool *p, uint32_t g, uint32_t b)
     k->ref = 1;
     k->state = BLK_HELD;
     k->group = (uint8_t)g;
+    k->rank = 0;
 }
 
 /* The n blocks used longest ago leave the index.  They are scattered in memory:
  * each pass fetches what the next one reads. */
 static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
 {
-    uint32_t b = p->cached.head, at = p->link[b].queued;
+    uint32_t b = kvpool_victims(p)->head, at = p->link[b].queued;
     for (uint32_t i = 1; i < n; i++) { /* most likely these come next */
         at = at + 1 < p->cfg.n_blocks ? at + 1 : 0;
         __builtin_prefetch(&p->link[p->queue[at]], 1);
@@ -33,7 +43,7 @@ static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
         for (uint32_t i = 0; i < n; i++)
             kvpool_prefix_prefetch(p, (uint32_t)out[i], stage);
     for (uint32_t i = 0; i < n; i++) {
-        kvpool_list_unlink(p, &p->cached, (uint32_t)out[i]);
+        kvpool_uncache(p, (uint32_t)out[i]);
         kvpool_prefix_forget(p, out[i], true);
         hand_out(p, g, (uint32_t)out[i]);
     }
@@ -51,6 +61,9 @@ void kvpool_blk_take(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
     }
     for (uint32_t m; i < n; i += m) {
         m = n - i < AHEAD ? n - i : AHEAD;
+        if (m > kvpool_victims(p)->n)
+            m = kvpool_victims(p)->n;
+        assert(m > 0);
         evict(p, g, out + i, m);
     }
     p->n_held += n;
@@ -63,7 +76,10 @@ void kvpool_blk_hold(struct kvpool *p, blk_id b)
     if (k->ref++ > 0)
         return;
     assert(k->state == BLK_CACHED || k->state == BLK_RESTING);
-    kvpool_list_unlink(p, k->state == BLK_CACHED ? &p->cached : &p->resting, (uint32_t)b);
+    if (k->state == BLK_CACHED)
+        kvpool_uncache(p, (uint32_t)b);
+    else
+        kvpool_list_unlink(p, &p->resting, (uint32_t)b);
     k->state = BLK_HELD;
     p->n_held++;
     p->group_held[k->group]++;
@@ -77,7 +93,8 @@ void kvpool_blk_settle(struct kvpool *p, blk_id b)
         p->n_quarantined++;
     } else if (k->node != NIL) {
         k->state = BLK_CACHED;
-        kvpool_list_append(p, &p->cached, (uint32_t)b);
+        kvpool_list_append(p, &p->cached[k->rank], (uint32_t)b);
+        p->n_cached++;
         p->link[b].queued = p->n_queued;
         p->queue[p->n_queued] = (uint32_t)b;
         p->n_queued = p->n_queued + 1 < p->cfg.n_blocks ? p->n_queued + 1 : 0;
@@ -125,9 +142,9 @@ void kvpool_retire(struct kvpool *p, uint64_t step)
 uint32_t kvpool_reset_cache(struct kvpool *p)
 {
     uint32_t n = 0;
-    while (p->cached.head != NIL) {
-        uint32_t b = p->cached.head;
-        kvpool_list_unlink(p, &p->cached, b);
+    while (p->n_cached > 0) {
+        uint32_t b = kvpool_victims(p)->head;
+        kvpool_uncache(p, b);
         kvpool_prefix_forget(p, (blk_id)b, false);
         kvpool_blk_settle(p, (blk_id)b);
         n++;

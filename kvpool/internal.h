@@ -29,6 +29,7 @@ struct blk {
     uint16_t sources; /* of ref: copy sources of reservations                    */
     uint8_t state;    /* enum blk_state                                          */
     uint8_t group;    /* last held by; meaningful while held or published        */
+    uint8_t rank;     /* eviction priority: the highest of its users since handed out */
     bool doomed;      /* to be quarantined when nobody holds it                  */
 };
 
@@ -71,6 +72,8 @@ struct seq {
     struct hash128 chain;  /* hash of the published tokens                      */
     struct hash128 domain; /* hash of salt and adapter                         */
     uint64_t salt, adapter;
+    uint8_t rank;
+    uint64_t expires; /* pins only */
     uint32_t keep[3]; /* boundaries (in blocks) whose window tail is kept:
                        * prompt end, where a repeat of the prompt can hit, a
                        * branch seen at open; 0: none                        */
@@ -99,7 +102,8 @@ struct kvpool {
 
     struct blk *blk;
     struct blk_link *link;
-    struct blk_list free, cached, resting;
+    struct blk_list free, cached[KVPOOL_RANKS], resting;
+    uint32_t n_cached;         /* over all ranks */
     uint32_t *queue, n_queued; /* [n_blocks] ring: blocks in the order they were
                                 * cached; only a hint of what to fetch next   */
     uint32_t n_held, n_quarantined, group_held[KV_GROUPS];
@@ -116,7 +120,8 @@ struct kvpool {
     bool trust_hash; /* tests only: skip the token compare                  */
 
     struct seq *seq;
-    uint32_t seq_free, n_seqs;
+    uint32_t n_slots; /* max_seqs sequences, then max_pins pins */
+    uint32_t seq_free, n_seqs, pin_free, n_pins, n_pinned;
 
     struct plan_copy *copy, *copy_out;
     uint32_t n_copies, cap_copies;
@@ -183,7 +188,30 @@ static inline void kvpool_list_push(struct kvpool *p, struct blk_list *l, uint32
 
 static inline uint32_t kvpool_n_idle(const struct kvpool *p)
 {
-    return p->free.n + p->cached.n;
+    return p->free.n + p->n_cached;
+}
+
+/* The list that eviction takes from: the lowest rank that has any. */
+static inline struct blk_list *kvpool_victims(struct kvpool *p)
+{
+    uint32_t r = 0;
+    while (r + 1 < KVPOOL_RANKS && p->cached[r].n == 0)
+        r++;
+    return &p->cached[r];
+}
+
+/* A cached block leaves its list. */
+static inline void kvpool_uncache(struct kvpool *p, uint32_t b)
+{
+    kvpool_list_unlink(p, &p->cached[p->blk[b].rank], b);
+    p->n_cached--;
+}
+
+/* A held or just published block serves a user of this rank. */
+static inline void kvpool_raise(struct kvpool *p, blk_id b, uint8_t rank)
+{
+    if (p->blk[b].rank < rank)
+        p->blk[b].rank = rank;
 }
 
 /* A step was launched and has not ended. */
@@ -191,6 +219,9 @@ static inline bool kvpool_in_flight(const struct kvpool *p)
 {
     return p->launched > p->retired;
 }
+
+/* All lists empty. */
+void kvpool_lists_init(struct kvpool *p);
 
 /* n idle blocks for group g, each held once, into out[]; evicts.  That many
  * must be idle. */
@@ -303,13 +334,24 @@ static inline uint32_t kvpool_cols(const struct kvpool *p, uint32_t n_tokens)
 
 static inline struct seq *kvpool_seq(const struct kvpool *p, seq_id s)
 {
-    assert(s < p->cfg.max_seqs && p->seq[s].open);
+    assert(s < p->n_slots && p->seq[s].open);
     return &p->seq[s];
 }
 
 /* Room for n_cols columns and n_tokens tokens; ERR_NOMEM changes nothing. */
 MUST_USE enum err_code kvpool_seq_grow(struct kvpool *p, struct seq *s, uint32_t n_cols,
                                        uint32_t n_tokens, struct err *e);
+
+/* A slot from the given free list, with room for n_tokens, started over. */
+MUST_USE enum err_code kvpool_seq_take(struct kvpool *p, uint32_t *from, uint32_t n_tokens,
+                                       seq_id *out, struct err *e);
+
+/* Hold the blocks of a hit for s: all of an unlimited group, a window's tail. */
+void kvpool_seq_hold(struct kvpool *p, struct seq *s, const struct prefix_hit *hit);
+
+/* Give up all of s's blocks and its slot, tail first, so that of a chain its
+ * end is evicted first. */
+void kvpool_seq_release(struct kvpool *p, seq_id s, uint32_t *to);
 
 /* s closes with copies that may not have run: cancel them, release their
  * sources. */

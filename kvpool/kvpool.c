@@ -40,6 +40,9 @@ static enum err_code check_config(const struct kv_layout *lay, const struct kvpo
                        KV_GROUPS);
     if (c->max_seqs == 0 || c->max_seqs > MAX_SEQS)
         return err_set(e, ERR_INVALID, "max_seqs %u: expected 1..%d", c->max_seqs, MAX_SEQS);
+    if (c->max_pins > MAX_SEQS - c->max_seqs)
+        return err_set(e, ERR_INVALID, "max_pins %u: expected at most %u", c->max_pins,
+                       MAX_SEQS - c->max_seqs);
     if (c->max_seq_tokens == 0 || c->max_seq_tokens > MAX_SEQ_TOKENS)
         return err_set(e, ERR_INVALID, "max_seq_tokens %u: expected 1..%d", c->max_seq_tokens,
                        MAX_SEQ_TOKENS);
@@ -49,6 +52,9 @@ static enum err_code check_config(const struct kv_layout *lay, const struct kvpo
         return err_set(e, ERR_INVALID,
                        "%u KV blocks: one token needs %u, one for each of its layer groups",
                        c->n_blocks, lay->n_groups);
+    if (c->pin_budget > c->n_blocks - lay->n_groups)
+        return err_set(e, ERR_INVALID, "pin budget %u of %u KV blocks: expected at most %u",
+                       c->pin_budget, c->n_blocks, c->n_blocks - lay->n_groups);
     if ((uint64_t)c->n_blocks * lay->block_tokens > INT32_MAX)
         return err_set(e, ERR_INVALID, "%u KV blocks of %u tokens: at most %d slots", c->n_blocks,
                        lay->block_tokens, INT32_MAX);
@@ -57,16 +63,16 @@ static enum err_code check_config(const struct kv_layout *lay, const struct kvpo
 
 static void init_blocks(struct kvpool *p)
 {
-    struct blk_list empty = { .head = NIL, .tail = NIL };
-    p->free = p->cached = p->resting = empty;
+    kvpool_lists_init(p);
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
         p->blk[b] = (struct blk){ .node = NIL, .state = BLK_FREE };
         kvpool_list_append(p, &p->free, b);
     }
-    p->seq_free = NIL;
-    for (uint32_t s = p->cfg.max_seqs; s-- > 0;) {
-        p->seq[s].next = p->seq_free;
-        p->seq_free = s;
+    p->seq_free = p->pin_free = NIL;
+    for (uint32_t s = p->n_slots; s-- > 0;) {
+        uint32_t *list = s < p->cfg.max_seqs ? &p->seq_free : &p->pin_free;
+        p->seq[s].next = *list;
+        *list = s;
     }
 }
 
@@ -77,7 +83,7 @@ static enum err_code alloc_arrays(struct kvpool *p, struct err *e)
     p->blk = kvpool_array(c->n_blocks, sizeof *p->blk);
     p->link = kvpool_array(c->n_blocks, sizeof *p->link);
     p->queue = kvpool_array(c->n_blocks, sizeof *p->queue);
-    p->seq = calloc(c->max_seqs, sizeof *p->seq);
+    p->seq = calloc(p->n_slots, sizeof *p->seq);
     p->copy = malloc((size_t)p->cap_copies * sizeof *p->copy);
     p->copy_out = malloc((size_t)p->cap_copies * sizeof *p->copy_out);
     p->path = malloc((size_t)p->max_cols * sizeof *p->path);
@@ -103,6 +109,7 @@ enum err_code kvpool_create(struct kvpool **out, const struct kv_layout *lay,
     p->n_groups = lay->n_groups;
     while ((1u << p->shift) < p->block_tokens)
         p->shift++;
+    p->n_slots = cfg->max_seqs + cfg->max_pins;
     p->max_cols = kvpool_cols(p, cfg->max_seq_tokens);
     for (uint32_t g = 0; g < p->n_groups; g++)
         p->n_unlimited += lay->group[g].window == 0;
@@ -121,7 +128,7 @@ void kvpool_destroy(struct kvpool *p)
 {
     if (p == NULL)
         return;
-    for (uint32_t s = 0; p->seq != NULL && s < p->cfg.max_seqs; s++) {
+    for (uint32_t s = 0; p->seq != NULL && s < p->n_slots; s++) {
         free(p->seq[s].tokens);
         free(p->seq[s].table);
     }
@@ -178,22 +185,6 @@ enum err_code kvpool_seq_grow(struct kvpool *p, struct seq *s, uint32_t n_cols, 
     return ERR_OK;
 }
 
-/* A slot with room, not yet marked open; SEQ_NONE and the error otherwise. */
-static enum err_code take_slot(struct kvpool *p, uint32_t n_tokens, seq_id *out, struct err *e)
-{
-    uint32_t id = p->seq_free;
-    if (id == NIL)
-        return err_set(e, ERR_BUSY, "%u sequences are open: at most %u", p->n_seqs,
-                       p->cfg.max_seqs);
-    enum err_code rc = kvpool_seq_grow(p, &p->seq[id], kvpool_cols(p, n_tokens), n_tokens, e);
-    if (rc != ERR_OK)
-        return rc;
-    p->seq_free = p->seq[id].next;
-    p->n_seqs++;
-    *out = id;
-    return ERR_OK;
-}
-
 /* The slot's own arrays survive; everything else starts over. */
 static void reset_seq(struct seq *s)
 {
@@ -208,8 +199,27 @@ static void reset_seq(struct seq *s)
     *s = fresh;
 }
 
-/* Hold the blocks of a hit: all of an unlimited group, a window's tail. */
-static void hold_hit(struct kvpool *p, struct seq *s, const struct prefix_hit *hit)
+enum err_code kvpool_seq_take(struct kvpool *p, uint32_t *from, uint32_t n_tokens, seq_id *out,
+                              struct err *e)
+{
+    uint32_t id = *from;
+    if (id == NIL)
+        return from == &p->seq_free ? err_set(e, ERR_BUSY, "%u sequences are open: at most %u",
+                                              p->n_seqs, p->cfg.max_seqs)
+                                    : err_set(e, ERR_BUSY, "%u pins are set: at most %u", p->n_pins,
+                                              p->cfg.max_pins);
+    struct seq *s = &p->seq[id];
+    enum err_code rc = kvpool_seq_grow(p, s, kvpool_cols(p, n_tokens), n_tokens, e);
+    if (rc != ERR_OK)
+        return rc;
+    *from = s->next;
+    *(from == &p->seq_free ? &p->n_seqs : &p->n_pins) += 1;
+    reset_seq(s);
+    *out = id;
+    return ERR_OK;
+}
+
+void kvpool_seq_hold(struct kvpool *p, struct seq *s, const struct prefix_hit *hit)
 {
     uint32_t k = hit->n_blocks;
     s->n_computed = k << p->shift;
@@ -226,9 +236,28 @@ static void hold_hit(struct kvpool *p, struct seq *s, const struct prefix_hit *h
         for (uint32_t i = s->first[g]; i < k; i++) {
             row[i] = kvpool_node_blocks(p, p->path[i])[g];
             kvpool_blk_hold(p, row[i]);
+            kvpool_raise(p, row[i], s->rank);
         }
     }
 }
+
+void kvpool_seq_release(struct kvpool *p, seq_id id, uint32_t *to)
+{
+    struct seq *s = kvpool_seq(p, id);
+    kvpool_seq_drop_sources(p, s);
+    for (uint32_t i = kvpool_cols(p, s->n_computed + s->n_reserved); i-- > 0;)
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            if (i >= s->first[g] && kvpool_row(p, s, g)[i] != BLK_NONE)
+                kvpool_blk_drop(p, kvpool_row(p, s, g)[i], false);
+    if (s->node != NIL)
+        kvpool_prefix_leave(p, s->node);
+    s->open = false;
+    s->next = *to;
+    *to = id;
+    *(to == &p->seq_free ? &p->n_seqs : &p->n_pins) -= 1;
+}
+
+/* ---- open, fork, close --------------------------------------------------------------- */
 
 enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
                           const struct kvpool_key *key, seq_id *out, uint32_t *n_cached,
@@ -240,12 +269,12 @@ enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_to
     if (n_tokens > p->cfg.max_seq_tokens)
         return err_set(e, ERR_LIMIT, "sequence of %u tokens: at most %u", n_tokens,
                        p->cfg.max_seq_tokens);
-    enum err_code rc = take_slot(p, n_tokens, out, e);
+    enum err_code rc = kvpool_seq_take(p, &p->seq_free, n_tokens, out, e);
     if (rc != ERR_OK)
         return rc;
     key = key != NULL ? key : &plain;
     struct seq *s = &p->seq[*out];
-    reset_seq(s);
+    s->rank = key->rank < KVPOOL_RANKS ? key->rank : KVPOOL_RANKS - 1;
     memcpy(s->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
     s->n_known = n_tokens;
     s->salt = key->salt;
@@ -263,7 +292,7 @@ enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_to
             kvpool_prefix_count(p, key, &hit, n_tokens);
         s->keep[2] = hit.n_walked > hit.n_blocks ? hit.n_walked : 0;
     }
-    hold_hit(p, s, &hit);
+    kvpool_seq_hold(p, s, &hit);
     *n_cached = s->n_computed;
     return ERR_OK;
 }
@@ -287,7 +316,7 @@ enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct e
         return err_set(e, ERR_CONFLICT, "sequence %u has %u tokens reserved: cannot fork", parent,
                        kvpool_seq(p, parent)->n_reserved);
     seq_id id = SEQ_NONE;
-    enum err_code rc = take_slot(p, n_known, &id, e);
+    enum err_code rc = kvpool_seq_take(p, &p->seq_free, n_known, &id, e);
     if (rc != ERR_OK)
         return rc;
     const struct seq *from = kvpool_seq(p, parent);
@@ -312,22 +341,10 @@ enum err_code kvpool_fork(struct kvpool *p, seq_id parent, seq_id *out, struct e
     return ERR_OK;
 }
 
-/* Tail first, so that of a chain its end is evicted first. */
 void kvpool_close(struct kvpool *p, seq_id id)
 {
-    struct seq *s = kvpool_seq(p, id);
     kvpool_prefix_publish_end(p, id);
-    kvpool_seq_drop_sources(p, s);
-    for (uint32_t i = kvpool_cols(p, s->n_computed + s->n_reserved); i-- > 0;)
-        for (uint32_t g = 0; g < p->n_groups; g++)
-            if (i >= s->first[g] && kvpool_row(p, s, g)[i] != BLK_NONE)
-                kvpool_blk_drop(p, kvpool_row(p, s, g)[i], false);
-    if (s->node != NIL)
-        kvpool_prefix_leave(p, s->node);
-    s->open = false;
-    s->next = p->seq_free;
-    p->seq_free = id;
-    p->n_seqs--;
+    kvpool_seq_release(p, id, &p->seq_free);
 }
 
 /* ---- what a sequence holds ---------------------------------------------------------- */
@@ -335,6 +352,11 @@ void kvpool_close(struct kvpool *p, seq_id id)
 uint32_t kvpool_length(const struct kvpool *p, seq_id s)
 {
     return kvpool_seq(p, s)->n_computed;
+}
+
+uint32_t kvpool_idle(const struct kvpool *p)
+{
+    return kvpool_n_idle(p);
 }
 
 uint32_t kvpool_held(const struct kvpool *p, seq_id id)
@@ -379,6 +401,7 @@ bool kvpool_can_ever_fit(const struct kvpool *p, uint64_t n_tokens, uint32_t chu
     if (chunk > p->cfg.max_chunk)
         chunk = p->cfg.max_chunk;
     *need = kv_layout_blocks_for(&p->lay, n_tokens, chunk);
-    *have = p->cfg.n_blocks - p->n_quarantined;
+    *have = p->cfg.n_blocks - p->cfg.pin_budget;
+    *have -= p->n_quarantined < *have ? p->n_quarantined : *have;
     return n_tokens <= p->cfg.max_seq_tokens && *need <= *have;
 }

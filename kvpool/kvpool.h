@@ -43,6 +43,10 @@
 
 struct kvpool;
 
+/* Eviction ranks of cached blocks: a rank is touched only when every lower one
+ * is empty; within one, the block used longest ago goes first. */
+enum { KVPOOL_RANKS = 4 };
+
 struct kvpool_config {
     uint32_t n_blocks;
     uint32_t max_seqs;       /* open at once                                     */
@@ -53,6 +57,9 @@ struct kvpool_config {
                                * blocks; 0: 16 times the longest window          */
     uint64_t hash_seed;      /* of the prefix index: fixed where replicas compare
                               * hashes, random where tokens come from strangers  */
+    uint32_t max_pins;       /* pinned prefixes at once                          */
+    uint32_t pin_budget;     /* blocks they may hold; kvpool_can_ever_fit counts
+                              * them as taken, so that pins starve nobody        */
     uint32_t hash_bits;      /* 0: all 128; fewer only to test collisions        */
 };
 
@@ -67,6 +74,8 @@ struct kvpool_key {
     uint64_t salt;    /* hash of the request's cache_salt; 0: none */
     uint64_t adapter; /* 0: none */
     bool no_lookup;   /* compute everything (prompt logprobs need all logits) */
+    uint8_t rank;     /* of the blocks this sequence uses, 0..KVPOOL_RANKS - 1;
+                       * a shared block has its users' highest              */
     bool again;       /* a preempted request's return: not counted a second time */
 };
 
@@ -112,6 +121,9 @@ void kvpool_close(struct kvpool *p, seq_id s);
 void kvpool_launch(struct kvpool *p, uint64_t step);
 void kvpool_retire(struct kvpool *p, uint64_t step);
 
+/* Idle blocks: what a reserve could take now. */
+uint32_t kvpool_idle(const struct kvpool *p);
+
 /* Computed tokens of s, and blocks it holds (shared ones count whole). */
 uint32_t kvpool_length(const struct kvpool *p, seq_id s);
 uint32_t kvpool_held(const struct kvpool *p, seq_id s);
@@ -144,6 +156,7 @@ struct kvpool_stats {
     uint64_t oldest_cached_step; /* step at which the next victim was last used */
     uint64_t checked_step;       /* last step at which the ledger was checked   */
     uint64_t violations, quarantined;
+    uint64_t n_pins, n_pinned; /* pins, and blocks they name (within n_held)    */
 };
 void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out);
 
@@ -154,6 +167,17 @@ enum err_code kvpool_check(struct kvpool *p, struct err *e);
 /* Whether a check found a block of s at fault: what s computes from now on
  * cannot be trusted, its request should end in an error. */
 bool kvpool_damaged(const struct kvpool *p, seq_id s);
+
+/* Hold what is cached of these tokens (whole blocks, up to a reusable boundary;
+ * *n_pinned tokens) against eviction until kvpool_unpin, or until
+ * kvpool_expire_pins is told a time not before `expires` (any one clock).
+ * ERR_NOT_FOUND: nothing cached.  ERR_BUSY: max_pins or pin_budget. */
+MUST_USE enum err_code kvpool_pin(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
+                                  const struct kvpool_key *key, uint64_t expires, uint32_t *pin,
+                                  uint32_t *n_pinned, struct err *e);
+void kvpool_unpin(struct kvpool *p, uint32_t pin);
+/* Unpins what is due; returns how many. */
+uint32_t kvpool_expire_pins(struct kvpool *p, uint64_t now);
 
 /* Drop every cached block's hash (they become free); returns how many. */
 uint32_t kvpool_reset_cache(struct kvpool *p);

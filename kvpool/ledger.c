@@ -48,7 +48,7 @@ static bool in_pool(const struct kvpool *p, blk_id b)
 static void count_tables(struct audit *a)
 {
     struct kvpool *p = a->p;
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+    for (uint32_t id = 0; id < p->n_slots; id++) {
         const struct seq *s = &p->seq[id];
         if (!s->open)
             continue;
@@ -102,6 +102,9 @@ static void check_blocks(struct audit *a)
             violation(a, 2, b, "block %u is in state %u with ref %u", b, k->state, k->ref);
             continue;
         }
+        if (k->rank >= KVPOOL_RANKS)
+            violation(a, 9, b, "block %u has rank %u: expected 0..%d", b, k->rank,
+                      KVPOOL_RANKS - 1);
         n[k->state]++;
         if (k->state == BLK_HELD)
             held[k->group < KV_GROUPS ? k->group : 0]++;
@@ -117,11 +120,11 @@ static void check_blocks(struct audit *a)
         if (held[g] != p->group_held[g])
             violation(a, 8, -1, "group %u holds %u blocks: ledger has %u", g, held[g],
                       p->group_held[g]);
-    uint64_t sum = (uint64_t)p->free.n + p->cached.n + p->resting.n + p->n_held + p->n_quarantined;
+    uint64_t sum = (uint64_t)p->free.n + p->n_cached + p->resting.n + p->n_held + p->n_quarantined;
     if (sum != p->cfg.n_blocks)
         violation(a, 2, -1,
                   "%u free + %u cached + %u resting + %u held + %u quarantined = %llu: pool has %u",
-                  p->free.n, p->cached.n, p->resting.n, p->n_held, p->n_quarantined,
+                  p->free.n, p->n_cached, p->resting.n, p->n_held, p->n_quarantined,
                   (unsigned long long)sum, p->cfg.n_blocks);
 }
 
@@ -161,7 +164,20 @@ static void check_lists(struct audit *a)
     struct kvpool *p = a->p;
     memset(a->mark, 0, p->cfg.n_blocks * sizeof *a->mark);
     check_list(a, &p->free, BLK_FREE, "free");
-    check_list(a, &p->cached, BLK_CACHED, "cached");
+    uint32_t n_cached = 0;
+    for (uint32_t r = 0; r < KVPOOL_RANKS; r++) {
+        check_list(a, &p->cached[r], BLK_CACHED, "cached");
+        n_cached += p->cached[r].n;
+        for (uint32_t b = p->cached[r].head; b < p->cfg.n_blocks && a->mark[b] == 1;
+             b = p->link[b].next) {
+            a->mark[b] = 2;
+            if (p->blk[b].rank != r)
+                violation(a, 9, b, "block %u of rank %u is in the list of rank %u", b,
+                          p->blk[b].rank, r);
+        }
+    }
+    if (n_cached != p->n_cached)
+        violation(a, 9, -1, "%u cached blocks in all lists: ledger has %u", n_cached, p->n_cached);
     check_list(a, &p->resting, BLK_RESTING, "resting");
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++)
         if (a->mark[b] == 0 && p->blk[b].state <= BLK_RESTING)
@@ -203,7 +219,7 @@ static void check_index(struct audit *a)
         if (kvpool_node(p, n)->parent != NIL)
             refs[kvpool_node(p, n)->parent]++;
     }
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
+    for (uint32_t id = 0; id < p->n_slots; id++)
         if (p->seq[id].open && p->seq[id].node != NIL)
             refs[p->seq[id].node]++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
@@ -250,7 +266,7 @@ static bool mark_writers(struct audit *a)
     struct kvpool *p = a->p;
     bool any = false;
     memset(a->mark, 0, p->cfg.n_blocks * sizeof *a->mark);
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+    for (uint32_t id = 0; id < p->n_slots; id++) {
         const struct seq *s = &p->seq[id];
         if (!s->open || s->n_reserved == 0)
             continue;
@@ -277,7 +293,7 @@ static bool mark_writers(struct audit *a)
 static void check_readers(struct audit *a)
 {
     struct kvpool *p = a->p;
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+    for (uint32_t id = 0; id < p->n_slots; id++) {
         const struct seq *s = &p->seq[id];
         if (!s->open)
             continue;
@@ -304,7 +320,7 @@ static void check_readers(struct audit *a)
 static void repair_tables(struct audit *a)
 {
     struct kvpool *p = a->p;
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {
+    for (uint32_t id = 0; id < p->n_slots; id++) {
         struct seq *s = &p->seq[id];
         if (!s->open)
             continue;
@@ -353,7 +369,7 @@ static void repair_index(struct audit *a)
             p->node_stack[p->n_nodes_unused++] = n;
         else if (kvpool_node(p, n)->parent != NIL)
             kvpool_node(p, kvpool_node(p, n)->parent)->refs++;
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
+    for (uint32_t id = 0; id < p->n_slots; id++)
         if (p->seq[id].open && p->seq[id].node != NIL)
             kvpool_node(p, p->seq[id].node)->refs++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
@@ -375,12 +391,11 @@ static void repair_blocks(struct audit *a)
 {
     struct kvpool *p = a->p;
     uint32_t *order = a->mark, n = 0;
-    const struct blk_list *old[] = { &p->resting, &p->cached, &p->free };
-    uint32_t end[3];
-    for (int i = 0; i < 3; i++)
-        end[i] = n = follow(a, old[i], order, n);
-    struct blk_list empty = { .head = NIL, .tail = NIL };
-    p->free = p->cached = p->resting = empty;
+    uint32_t end = n = follow(a, &p->resting, order, n);
+    for (uint32_t r = 0; r < KVPOOL_RANKS; r++)
+        n = follow(a, &p->cached[r], order, n);
+    n = follow(a, &p->free, order, n);
+    kvpool_lists_init(p);
     p->n_held = p->n_quarantined = 0;
     memset(p->group_held, 0, sizeof p->group_held);
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
@@ -388,6 +403,7 @@ static void repair_blocks(struct audit *a)
         bool listed = a->ref[b] >= BAD;
         k->ref = a->ref[b] & ~BAD;
         k->sources = (uint16_t)(a->source[b] & ~BAD);
+        k->rank = k->rank < KVPOOL_RANKS ? k->rank : 0;
         if (k->ref > 0) {
             k->state = BLK_HELD;
             p->n_held++;
@@ -404,11 +420,12 @@ static void repair_blocks(struct audit *a)
         uint32_t b = order[i];
         if (p->blk[b].state != BLK_FREE)
             continue;
-        step = i == end[0] ? 0 : step; /* dates rise along a list, up to now */
+        if (i == end || (i > end && p->blk[b].rank != p->blk[order[i - 1]].rank))
+            step = 0; /* dates rise along a list, up to now */
         step = p->blk[b].step > step ? p->blk[b].step : step;
         step = step < p->launched ? step : p->launched;
         p->blk[b].step = step;
-        if (i < end[0]) {
+        if (i < end) {
             p->blk[b].state = BLK_RESTING;
             kvpool_list_append(p, &p->resting, b);
         } else {
@@ -432,7 +449,7 @@ enum err_code kvpool_check(struct kvpool *p, struct err *e)
     check_blocks(&a);
     check_lists(&a);
     check_index(&a);
-    for (uint32_t id = 0; id < p->cfg.max_seqs; id++)
+    for (uint32_t id = 0; id < p->n_slots; id++)
         if (p->seq[id].open)
             check_published(&a, id);
     if (mark_writers(&a))
@@ -455,7 +472,7 @@ void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out)
     *out = (struct kvpool_stats){
         .n_blocks = p->cfg.n_blocks,
         .n_free = p->free.n,
-        .n_cached = p->cached.n,
+        .n_cached = p->n_cached,
         .n_held = p->n_held,
         .n_resting = p->resting.n,
         .n_seqs = p->n_seqs,
@@ -469,11 +486,15 @@ void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out)
         .evictions = c->evictions,
         .copies = c->copies,
         .published = c->published,
-        .oldest_cached_step = p->cached.head == NIL ? 0 : p->blk[p->cached.head].step,
         .checked_step = c->checked_step,
         .violations = c->violations,
         .quarantined = p->n_quarantined,
+        .n_pins = p->n_pins,
+        .n_pinned = p->n_pinned,
     };
+    for (uint32_t r = KVPOOL_RANKS; r-- > 0;)
+        if (p->cached[r].head != NIL)
+            out->oldest_cached_step = p->blk[p->cached[r].head].step;
     for (uint32_t g = 0; g < p->n_groups; g++)
         out->group_held[g] = p->group_held[g];
     for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {

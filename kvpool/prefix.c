@@ -111,9 +111,9 @@ void kvpool_prefix_leave(struct kvpool *p, uint32_t node)
 static uint32_t add_node(struct kvpool *p, uint32_t parent, struct hash128 key,
                          const int32_t *tokens)
 {
-    for (int tries = 0; p->n_nodes_unused == 0 && tries < 8 && p->cached.head != NIL; tries++) {
-        blk_id b = (blk_id)p->cached.head;
-        kvpool_list_unlink(p, &p->cached, (uint32_t)b);
+    for (int tries = 0; p->n_nodes_unused == 0 && tries < 8 && p->n_cached > 0; tries++) {
+        blk_id b = (blk_id)kvpool_victims(p)->head;
+        kvpool_uncache(p, (uint32_t)b);
         kvpool_prefix_forget(p, b, true);
         kvpool_blk_settle(p, b);
         p->count.evictions++;
@@ -293,10 +293,12 @@ static inline void publish_block(struct kvpool *p, struct seq *s, uint32_t g, ui
     if (*slot != BLK_NONE) {
         *entry = *slot;
         kvpool_blk_hold(p, *slot);
+        kvpool_raise(p, *slot, s->rank);
         kvpool_blk_drop(p, mine, false);
     } else if (wanted) {
         *slot = mine;
         p->blk[mine].node = node;
+        kvpool_raise(p, mine, s->rank);
         kvpool_node(p, node)->n_resident++;
         p->count.published++;
     }

@@ -3,7 +3,8 @@ foreach(name kv_layout_test step_plan_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support proto quire::cmocka LABELS unit)
 endforeach()
-foreach(name kvpool_test kvpool_prefix_test kvpool_window_test kvpool_ledger_test)
+foreach(name kvpool_test kvpool_prefix_test kvpool_window_test kvpool_ledger_test
+             kvpool_pin_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support kvpool quire::cmocka LABELS unit)
 endforeach()

@@ -14,7 +14,7 @@
 #include "support/kv_fixture.h"
 #include "support/rng.h"
 
-enum { SEQS = 8, TEXT = 420, STEPS = 2, BLOCKS = 160, GROUPS = 4, ROWS = SEQS };
+enum { SEQS = 8, TEXT = 420, STEPS = 2, BLOCKS = 160, GROUPS = 4, ROWS = SEQS, PINS = 3 };
 
 struct access {
     int32_t slot;
@@ -46,6 +46,14 @@ struct model_seq {
     bool copying;   /* the part-filled block waits for its copy: not readable yet */
 };
 
+struct model_pin {
+    bool set;
+    uint32_t pin, n;
+    uint64_t expires;
+    struct kvpool_key key;
+    int32_t text[TEXT];
+};
+
 struct world {
     struct rng r;
     struct kvpool *pool;
@@ -54,12 +62,14 @@ struct world {
     uint64_t cells[BLOCKS * 16];
     struct model_seq seq[SEQS];
     struct step step[STEPS]; /* in order of launch */
+    struct model_pin pin[PINS];
+    uint64_t clock;
     uint64_t last_step, generation, poison;
 };
 
 static struct world w;
 static uint64_t done_ops, start_seed;
-static uint64_t n_hits, n_copied, n_refused, n_forks, n_aborts, n_in_flight_closes;
+static uint64_t n_hits, n_copied, n_refused, n_forks, n_aborts, n_in_flight_closes, n_pins;
 
 #define REQUIRE(c)                                                                                 \
     do {                                                                                           \
@@ -155,8 +165,13 @@ static void check_world(void)
     for (int i = 0; i < SEQS; i++)
         if (w.seq[i].open)
             check_seq(&w.seq[i]);
+    for (int i = 0; i < PINS; i++) /* what is pinned is found, whatever happened */
+        if (w.pin[i].set)
+            REQUIRE(kvpool_peek(w.pool, w.pin[i].text, w.pin[i].n + 1, &w.pin[i].key) ==
+                    w.pin[i].n);
     kvpool_stats(w.pool, &st);
     REQUIRE(st.n_free + st.n_cached + st.n_held + st.n_resting == st.n_blocks);
+    REQUIRE(st.n_pinned <= w.cfg.pin_budget);
     REQUIRE(st.query_tokens == st.hit_tokens + st.miss_never + st.miss_evicted + st.miss_salt +
                                    st.miss_granularity + st.miss_window);
 }
@@ -202,6 +217,7 @@ static void op_open(void)
     uint32_t cached;
     *m = (struct model_seq){ .key = { .salt = rng_below(&w.r, 5) == 0,
                                       .adapter = rng_below(&w.r, 7) == 0,
+                                      .rank = (uint8_t)rng_below(&w.r, 5),
                                       .again = rng_below(&w.r, 4) == 0 } };
     compose(m);
     m->key.no_lookup = rng_below(&w.r, 10) == 0;
@@ -449,6 +465,37 @@ static void op_close(void)
     m->open = false;
 }
 
+static void op_pin(void)
+{
+    uint32_t at = rng_below(&w.r, PINS);
+    struct model_pin *pin = &w.pin[at];
+    const struct model_seq *m = pick(true);
+    struct err e;
+    w.clock++;
+    if (pin->set && rng_below(&w.r, 2) == 0) {
+        uint32_t due = 0;
+        for (int i = 0; i < PINS; i++)
+            if (w.pin[i].set && w.pin[i].expires <= w.clock) {
+                w.pin[i].set = false;
+                due++;
+            }
+        REQUIRE(kvpool_expire_pins(w.pool, w.clock) == due);
+    } else if (pin->set) {
+        kvpool_unpin(w.pool, pin->pin);
+        pin->set = false;
+    } else if (m != NULL && rng_below(&w.r, 3) == 0) {
+        memcpy(pin->text, m->text, m->known * sizeof *m->text);
+        pin->key = m->key;
+        pin->key.no_lookup = false;
+        pin->expires = w.clock + rng_below(&w.r, 20);
+        enum err_code rc = kvpool_pin(w.pool, pin->text, m->known, &pin->key, pin->expires,
+                                      &pin->pin, &pin->n, &e);
+        REQUIRE(rc == ERR_OK || rc == ERR_BUSY || rc == ERR_NOT_FOUND);
+        pin->set = rc == ERR_OK;
+        n_pins += pin->set;
+    }
+}
+
 static void op_reset(void)
 {
     struct kvpool_stats st;
@@ -480,6 +527,8 @@ static void new_world(void)
     w.r = r;
     w.lay = layout_of(&spec);
     w.cfg = config_of(&spec);
+    w.cfg.max_pins = PINS;
+    w.cfg.pin_budget = rng_below(&w.r, w.cfg.n_blocks - w.lay.n_groups + 1) / 2;
     REQUIRE(kvpool_create(&w.pool, &w.lay, &w.cfg, &e) == ERR_OK);
     for (uint32_t b = 0; b < w.cfg.n_blocks; b++)
         poison((blk_id)b);
@@ -493,6 +542,7 @@ static void end_world(void)
     for (int i = 0; i < SEQS; i++)
         if (w.seq[i].open)
             kvpool_close(w.pool, w.seq[i].id);
+    kvpool_expire_pins(w.pool, UINT64_MAX);
     kvpool_stats(w.pool, &st);
     REQUIRE(st.n_held == 0 && st.n_resting == 0 && st.n_free + st.n_cached == st.n_blocks);
     REQUIRE(kvpool_check(w.pool, NULL) == ERR_OK);
@@ -506,7 +556,7 @@ int main(int argc, char **argv)
     static void (*const ops[])(void) = { op_open,    op_open,   op_reserve, op_reserve, op_reserve,
                                          op_reserve, op_launch, op_launch,  op_finish,  op_finish,
                                          op_fork,    op_close,  op_close,   op_rollback, op_abort,
-                                         op_reset };
+                                         op_reset,   op_pin };
     uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000;
     start_seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     w.r.state = start_seed;
@@ -519,10 +569,11 @@ int main(int argc, char **argv)
         end_world();
     }
     printf("%llu operations: %llu hits, %llu copies, %llu forks, %llu refusals, %llu aborted steps, "
-           "%llu closes in flight\n",
+           "%llu closes in flight, %llu pins\n",
            (unsigned long long)n, (unsigned long long)n_hits, (unsigned long long)n_copied,
            (unsigned long long)n_forks, (unsigned long long)n_refused,
-           (unsigned long long)n_aborts, (unsigned long long)n_in_flight_closes);
+           (unsigned long long)n_aborts, (unsigned long long)n_in_flight_closes,
+           (unsigned long long)n_pins);
     /* The operations of the default length must have met what they are for. */
     REQUIRE(n < 100000 ||
             (n_hits > 100 && n_copied > 100 && n_refused > 100 && n_aborts > 10 && n_forks > 100));

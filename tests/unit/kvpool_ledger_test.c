@@ -92,10 +92,10 @@ TEST(wrong_state)
 TEST(free_with_a_hash)
 {
     struct scene s = setup();
-    s.p->blk[s.p->free.head].node = s.p->blk[s.p->cached.head].node;
+    s.p->blk[s.p->free.head].node = s.p->blk[s.p->cached[0].head].node;
     expect_contained(&s, "(3)", 1);
     s = setup();
-    s.p->blk[s.p->cached.head].node = NIL;
+    s.p->blk[s.p->cached[0].head].node = NIL;
     expect_contained(&s, "(3)", 1);
 }
 
@@ -132,7 +132,7 @@ TEST(published_text_differs)
 TEST(index_disagrees)
 {
     struct scene s = setup();
-    uint32_t n = s.p->blk[s.p->cached.head].node;
+    uint32_t n = s.p->blk[s.p->cached[0].head].node;
     kvpool_node(s.p, n)->n_resident++;
     expect_contained(&s, "(6)", 0);
     s = setup();
@@ -189,8 +189,8 @@ TEST(lists_that_lead_astray)
     assert_true(drive_stats(s.p).quarantined > 0); /* what the list lost */
     kvpool_destroy(s.p);
     s = setup();
-    s.p->blk[s.p->cached.tail].step = 0;
-    s.p->blk[s.p->cached.head].step = 9;
+    s.p->blk[s.p->cached[0].tail].step = 0;
+    s.p->blk[s.p->cached[0].head].step = 9;
     expect_contained(&s, "(9)", 1);
     s = setup();
     s.p->free.n--;

@@ -77,7 +77,7 @@ static void evict_column(struct kvpool *p, uint32_t n, uint32_t col)
     assert_true(hit.n_walked > col);
     blk_id b = kvpool_node_blocks(p, p->path[col])[0];
     assert_int_equal(p->blk[b].state, BLK_CACHED);
-    kvpool_list_unlink(p, &p->cached, (uint32_t)b);
+    kvpool_uncache(p, (uint32_t)b);
     kvpool_prefix_forget(p, b, true);
     kvpool_blk_settle(p, b);
 }
