@@ -163,7 +163,7 @@ enum outcome { STARTED, REFUSED, ENDED };
 static enum outcome start_opened(struct sched *s, struct start *st, uint32_t *budget)
 {
     struct seq *q = st->q;
-    st->room.idle = idle_blocks(s);
+    st->room.idle = kvpool_idle(s->pool);
     uint64_t held = kvpool_held(s->pool, q->sid);
     st->room.need = st->want > held ? st->want - held : 0;
     uint32_t left = q->known - st->n_cached;
@@ -196,7 +196,7 @@ static enum outcome start_opened(struct sched *s, struct start *st, uint32_t *bu
 static enum outcome try_start(struct sched *s, struct seq *q, uint32_t *budget)
 {
     struct start st = { .q = q };
-    st.room.idle = idle_blocks(s);
+    st.room.idle = kvpool_idle(s->pool);
     st.room.n_running = s->n_run;
     if (s->n_run > 0 && s->step < q->req->retry_step && st.room.idle < q->req->retry_idle)
         return REFUSED;

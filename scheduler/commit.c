@@ -152,6 +152,15 @@ static void check_ledger(struct sched *s)
         return;
     s->stats.ledger_violations++;
     s->last_violation = e;
+    for (uint32_t i = 0; i < s->n_run;) {
+        struct seq *q = s->run[i];
+        if (!kvpool_damaged(s->pool, q->sid)) {
+            i++;
+            continue;
+        }
+        seq_finish(s, q, FINISH_ERROR, -1, "a KV block of it failed the ledger's check");
+        i = 0; /* the list may have moved */
+    }
 }
 
 /* The step has ended: nobody reads its arrays any more. */

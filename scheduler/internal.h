@@ -148,7 +148,7 @@ struct sched {
     uint64_t n_blocks;
 
     struct row *row;      /* [n_rows] of [max_num_seqs] */
-    uint32_t n_rows;
+    uint32_t n_rows, n_live_rows; /* the latter without those dropped while planning */
     struct seq **out_seq; /* [max_outputs] whom each output belongs to */
     uint32_t n_outputs;   /* planned so far */
     struct plan_buffer plan;
@@ -188,9 +188,6 @@ void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id
 void req_finish(struct sched *s, struct req *r, enum finish why, const char *message);
 void emit(struct sched *s, const struct sched_event *ev);
 void zombies_free(struct sched *s);
-
-/* Blocks idle in the pool now. */
-uint64_t idle_blocks(const struct sched *s);
 
 /* admit.c */
 /* Tokens a sequence has in KV at its longest. */

@@ -19,6 +19,8 @@ static enum err_code check_config(struct sched_config *c, const struct kv_layout
     if (c->max_model_len == 0 || c->max_model_len > INT32_MAX)
         return err_set(e, ERR_INVALID, "max_model_len %u: expected 1..%d", c->max_model_len,
                        INT32_MAX);
+    if (c->max_queued == 0)
+        return err_set(e, ERR_INVALID, "max_queued 0: expected at least 1");
     if (c->max_partial_prefills == 0)
         return err_set(e, ERR_INVALID, "max_partial_prefills 0: expected at least 1");
     if (lay->block_tokens == 0 || (lay->block_tokens & (lay->block_tokens - 1)) != 0)

@@ -12,13 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t idle_blocks(const struct sched *s)
-{
-    struct kvpool_stats st;
-    kvpool_stats(s->pool, &st);
-    return st.n_free + st.n_cached;
-}
-
 /* --- rows ------------------------------------------------------------------ */
 
 /* Sequences that the logits after q's last known token give a token to. */
@@ -74,6 +67,7 @@ enum err_code row_add(struct sched *s, struct seq *q, uint32_t n, struct err *e)
     uint32_t outs = n_outputs(q, n);
     s->row[s->n_rows++] = (struct row){ .seq = q, .n = n, .n_outputs = outs };
     s->n_outputs += outs;
+    s->n_live_rows++;
     q->planned = n;
     return ERR_OK;
 }
@@ -85,19 +79,12 @@ void row_drop(struct sched *s, struct seq *q)
     for (uint32_t i = 0; i < s->n_rows; i++) {
         if (s->row[i].seq == q) {
             s->n_outputs -= s->row[i].n_outputs;
+            s->n_live_rows--;
             s->row[i].seq = NULL;
         }
     }
     kvpool_rollback(s->pool, q->sid);
     q->planned = 0;
-}
-
-static uint32_t n_live_rows(const struct sched *s)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_rows; i++)
-        n += s->row[i].seq != NULL;
-    return n;
 }
 
 /* --- preemption -------------------------------------------------------------- */
@@ -231,7 +218,7 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
          * someone must go. */
         struct err e;
         bool ok;
-        if (n_live_rows(s) > 0) {
+        if (s->n_live_rows > 0) {
             enum err_code rc = row_add(s, q, m, &e);
             ok = rc == ERR_OK;
             q->failed = !ok && rc != ERR_BUSY;
@@ -366,18 +353,18 @@ const struct step_plan *sched_next(struct sched *s)
     assert(!s->in_flight && !s->busy);
     for (;;) {
         uint32_t budget = s->cfg.max_num_batched_tokens;
-        s->n_rows = s->n_outputs = 0;
+        s->n_rows = s->n_live_rows = s->n_outputs = 0;
         s->step_preempted = 0;
         plan_decodes(s, &budget);
         uint32_t prompts = budget;
-        if (s->cfg.itl_target_us != 0 && n_live_rows(s) > 0)
+        if (s->cfg.itl_target_us != 0 && s->n_live_rows > 0)
             prompts = policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
         plan_prompts(s, &prompts);
         if (s->step_preempted == 0)
             admit(s, &prompts);
         note_passed(s);
         bool again = finish_failed(s) || s->step_preempted > 0;
-        if (n_live_rows(s) > 0)
+        if (s->n_live_rows > 0)
             break;
         if (!again && !fail_stuck(s))
             return NULL;

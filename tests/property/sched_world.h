@@ -61,7 +61,8 @@ struct world {
                                                                     * whose logits fail */
     uint64_t n_outputs;
     const struct step_plan *in_flight;
-    bool may_fail; /* requests may end in errors */
+    bool may_fail;  /* requests may end in errors */
+    bool may_break; /* the ledger may be found broken */
     void (*guard)(bool inside); /* called around the scheduler's calls; or NULL */
 };
 

@@ -2,6 +2,7 @@
  * and the hash model of sched_world. */
 #include "property/sched_world.h"
 
+#include "kvpool/internal.h"
 #include "support/test.h"
 
 static const struct sample_params greedy = { .top_p = 1, .repetition_penalty = 1,
@@ -576,6 +577,29 @@ TEST(what_no_longer_fits_ends_in_an_error)
     world_close(&w);
 }
 
+TEST(a_damaged_sequence_ends_and_the_others_go_on)
+{
+    struct world w;
+    world_open(&w, &(struct world_config){ .n_blocks = 32 });
+    w.may_fail = true;
+    w.may_break = true;
+    submit(&w, 1, 1, 20, 30);
+    submit(&w, 2, 2, 20, 30);
+    assert_true(world_plan(&w));
+    int32_t hurt = w.in_flight->block_table[0][0]; /* of the first row */
+    world_finish(&w);
+    w.pool->blk[hurt].ref++;
+    assert_true(world_step(&w));
+    assert_int_equal(w.req[1].seq[0].finish, FINISH_ERROR);
+    assert_contains(w.req[1].seq[0].message, "ledger");
+    assert_int_equal(stats_of(&w).ledger_violations, 1);
+    assert_contains(sched_last_violation(w.sched)->message, "(1)");
+    world_drain(&w, 40);
+    assert_int_equal(w.req[2].seq[0].n_output, 30);
+    assert_int_equal(stats_of(&w).n_running, 0);
+    world_close(&w);
+}
+
 static void collect(void *ctx, const struct sched_live *r)
 {
     struct sched_live *list = ctx;
@@ -635,10 +659,10 @@ TEST(bad_configurations_are_refused)
                                  .max_queued = 4,
                                  .max_partial_prefills = 1 };
     struct sched *s;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         struct sched_config c = good;
         const char *name[] = { "max_num_seqs", "max_num_batched_tokens", "max_model_len",
-                               "max_partial_prefills", "max_outputs" };
+                               "max_partial_prefills", "max_outputs", "max_queued" };
         if (i == 0)
             c.max_num_seqs = 0;
         if (i == 1)
@@ -649,6 +673,8 @@ TEST(bad_configurations_are_refused)
             c.max_partial_prefills = 0;
         if (i == 4)
             c.max_outputs = 3;
+        if (i == 5)
+            c.max_queued = 0;
         assert_int_equal(sched_create(&s, w.pool, &w.lay, &c, NULL, NULL,
                                       &(struct sched_sink){ NULL, NULL }, &e),
                          ERR_INVALID);
@@ -684,6 +710,7 @@ int main(void)
         RUN(preempted_requests_say_every_token_once),
         RUN(nobody_is_preempted_more_than_three_times),
         RUN(what_no_longer_fits_ends_in_an_error),
+        RUN(a_damaged_sequence_ends_and_the_others_go_on),
         RUN(live_requests_are_listed_in_order),
         RUN(destroy_with_work_left_leaves_the_pool_empty),
         RUN(bad_configurations_are_refused),
