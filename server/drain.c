@@ -82,11 +82,6 @@ void drain_begin(struct srv *srv)
     srv->phase = SRV_DRAINING;
     srv_logf(&srv->log, SRV_INFO, "draining: %u requests have %g s to finish", srv->n_jobs,
              srv->opt.shutdown_timeout);
-    for (struct conn *c = srv->conns, *next; c; c = next) {
-        next = c->next;
-        if (c->state == CONN_IDLE && conn_unsent(c) == 0)
-            conn_drop(c);
-    }
     uv_timer_start(&srv->drain_timer, on_timeout, (uint64_t)(srv->opt.shutdown_timeout * 1e3), 0);
     drain_check(srv);
 }

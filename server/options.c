@@ -66,8 +66,8 @@ static const struct opt_rule rules[] = {
 
     { "max-num-seqs", OPT_COUNT, AT(max_num_seqs), 1, 65536, NULL, "256",
       "sequences running at once" },
-    { "max-num-batched-tokens", OPT_COUNT, AT(max_num_batched_tokens), 1, 1 << 20, NULL, "2048",
-      "tokens computed in a step" },
+    { "max-num-batched-tokens", OPT_COUNT, AT(max_num_batched_tokens), 0, 1 << 20, "auto",
+      "auto", "tokens computed in a step; auto: 512 on a CPU, else 2048" },
     { "long-prefill-token-threshold", OPT_COUNT, AT(long_prefill_threshold), 0, 1 << 20, NULL,
       "0", "most tokens of one prompt in a step; 0: the step's budget" },
     { "max-num-partial-prefills", OPT_COUNT, AT(max_partial_prefills), 1, 65536, NULL, "1",

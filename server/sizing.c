@@ -6,7 +6,9 @@
 
 #define GIB ((uint64_t)1 << 30)
 
-enum { AUTO_SHARE = 4, MIN_OUTPUTS = 256 }; /* a quarter of free memory */
+/* A quarter of free memory; steps short enough that a cancelled or a new request
+ * does not wait long on a slow device. */
+enum { AUTO_SHARE = 4, MIN_OUTPUTS = 256, CPU_STEP_TOKENS = 512, STEP_TOKENS = 2048 };
 
 /* A number in a file, after key (NULL: the first); 0 when there is none. */
 static uint64_t read_number(const char *path, const char *key)
@@ -65,9 +67,9 @@ static uint32_t choose_blocks(struct sizing *s, const struct srv_options *o)
     return n > INT32_MAX ? INT32_MAX : (uint32_t)n;
 }
 
-static void fill_configs(struct sizing *s, const struct srv_options *o)
+static void fill_configs(struct sizing *s, const struct srv_options *o, uint32_t budget)
 {
-    uint32_t seqs = (uint32_t)o->max_num_seqs, budget = (uint32_t)o->max_num_batched_tokens;
+    uint32_t seqs = (uint32_t)o->max_num_seqs;
 
     s->pool = (struct kvpool_config){ .n_blocks = s->n_blocks,
                                       .max_seqs = seqs,
@@ -94,6 +96,9 @@ enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
     const struct kv_layout *lay = &m->layout;
     uint32_t chunk = (uint32_t)o->max_num_batched_tokens, fits;
 
+    if (chunk == 0)
+        chunk = strcmp(m->backend, "cpu") == 0 ? CPU_STEP_TOKENS : STEP_TOKENS;
+
     memset(s, 0, sizeof *s);
     s->free_bytes = free_memory();
     s->block_bytes = kv_layout_block_bytes(lay);
@@ -115,7 +120,7 @@ enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
                              s->n_blocks, s->block_bytes);
     s->model_len_cut = fits < s->max_model_len;
     s->max_model_len = fits;
-    fill_configs(s, o);
+    fill_configs(s, o, chunk);
     return ERR_OK;
 }
 
