@@ -247,8 +247,7 @@ static double *load_cache(const struct call *c, int input, int scale, int32_t qu
     return x;
 }
 
-void oracle_run(const struct attn_attrs *attrs, const struct attn_args *args,
-                struct oracle_result *r)
+static struct call call_of(const struct attn_attrs *attrs, const struct attn_args *args)
 {
     const struct attn_tensor *in = args->in;
     struct call c = { .a = attrs, .in = in };
@@ -263,17 +262,36 @@ void oracle_run(const struct attn_attrs *attrs, const struct attn_args *args,
     c.cols = in[ATTN_BLOCK_TABLE].shape[1];
     c.blocks = in[ATTN_KEY_CACHE].shape[0];
     c.block = in[ATTN_KEY_CACHE].shape[1];
-    *r = (struct oracle_result){ .tokens = c.tokens, .heads = c.heads, .v_width = c.dv };
+    return c;
+}
+
+static void load_caches(const struct call *c, struct oracle_result *r)
+{
+    *r = (struct oracle_result){ .tokens = c->tokens, .heads = c->heads, .v_width = c->dv };
+    r->k = load_cache(c, ATTN_KEY_CACHE, ATTN_K_SCALE, c->a->k_quant_type);
+    if (!c->latent)
+        r->v = load_cache(c, ATTN_VALUE_CACHE, ATTN_V_SCALE, c->a->v_quant_type);
+}
+
+void oracle_store(const struct attn_attrs *attrs, const struct attn_args *args,
+                  struct oracle_result *r)
+{
+    struct call c = call_of(attrs, args);
+    load_caches(&c, r);
+    for (int64_t t = 0; t < c.tokens; t++)
+        store_token(&c, r, t);
+}
+
+void oracle_attend(const struct attn_attrs *attrs, const struct attn_args *args,
+                   struct oracle_result *r)
+{
+    struct call c = call_of(attrs, args);
+    load_caches(&c, r);
     r->out = calloc((size_t)(c.tokens * c.heads * c.dv) + 1, sizeof *r->out);
     if (attrs->qk_output != ATTN_QK_NONE) {
         r->qk_cols = args->out[ATTN_QK].shape[2];
         r->qk = calloc((size_t)(c.tokens * c.heads * r->qk_cols) + 1, sizeof *r->qk);
     }
-    r->k = load_cache(&c, ATTN_KEY_CACHE, ATTN_K_SCALE, attrs->k_quant_type);
-    if (!c.latent)
-        r->v = load_cache(&c, ATTN_VALUE_CACHE, ATTN_V_SCALE, attrs->v_quant_type);
-    for (int64_t t = 0; t < c.tokens; t++)
-        store_token(&c, r, t);
     for (int64_t t = 0; t < c.tokens; t++)
         for (int64_t h = 0; h < c.heads; h++)
             attend_head(&c, r, t, h);

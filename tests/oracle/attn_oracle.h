@@ -9,14 +9,21 @@
 
 struct oracle_result {
     int64_t tokens, heads, v_width, qk_cols;
-    double *out; /* [tokens][heads][v_width]          */
-    double *qk;  /* [heads][tokens][qk_cols], or NULL */
-    double *k, *v; /* caches after the call, dequantised; v NULL in LATENT */
+    double *out;   /* [tokens][heads][v_width]          */
+    double *qk;    /* [heads][tokens][qk_cols], or NULL */
+    double *k, *v; /* caches, dequantised; v NULL in LATENT */
 };
 
-/* args as for attn_run, host memory; its caches are left alone. */
-void oracle_run(const struct attn_attrs *attrs, const struct attn_args *args,
-                struct oracle_result *res);
+/* The caches as the call should leave them, given the call before it runs
+ * (host memory; left alone): k and v. */
+void oracle_store(const struct attn_attrs *attrs, const struct attn_args *args,
+                  struct oracle_result *res);
+
+/* The outputs that follow from the caches as the call left them: out and qk.
+ * Apart from the store, so that a code that rounding put on the next step is
+ * judged there and not again in the output. */
+void oracle_attend(const struct attn_attrs *attrs, const struct attn_args *args,
+                   struct oracle_result *res);
 void oracle_free(struct oracle_result *res);
 
 /* Element i of a tensor's memory as a double. */

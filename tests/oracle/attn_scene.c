@@ -367,7 +367,7 @@ static void build_table(const struct scene *s, const struct layout *l, struct bu
     free(order);
 }
 
-static int64_t slot_at(const struct built *b, int32_t seq, int64_t pos)
+int64_t built_slot(const struct built *b, int32_t seq, int64_t pos)
 {
     const struct attn_tensor *t = &b->args.in[ATTN_BLOCK_TABLE];
     int64_t bs = b->args.in[ATTN_KEY_CACHE].shape[1];
@@ -389,7 +389,7 @@ static void build_caches(const struct scene *s, const struct layout *l, struct b
     }
     for (int32_t b = 0; b < s->n_seqs; b++)
         for (int32_t pos = 0; pos < kv_len(s, b); pos++) {
-            int64_t slot = slot_at(out, b, pos), t = scene_first_token(s, b) + pos - s->past[b];
+            int64_t slot = built_slot(out, b, pos), t = scene_first_token(s, b) + pos - s->past[b];
             bool kept = pos < s->past[b] || (s->suppress != NULL && s->suppress[t]);
             if (slot < 0 || !kept)
                 continue;
@@ -454,7 +454,7 @@ static void build_lengths(const struct scene *s, const struct layout *l, struct 
     for (int32_t b = 0, i = 0; b < s->n_seqs; b++)
         for (int32_t j = 0; j < s->q_len[b]; j++, i++)
             if (s->suppress == NULL || !s->suppress[i])
-                slots[i] = (int32_t)slot_at(out, b, s->past[b] + j);
+                slots[i] = (int32_t)built_slot(out, b, s->past[b] + j);
 }
 
 void scene_build(const struct scene *s, const struct layout *l, struct built *out)
@@ -517,7 +517,7 @@ void built_run(struct attn *a, struct built *b)
 void scene_absorb(struct scene *s, const struct built *built, int32_t b)
 {
     for (int32_t pos = 0; pos < kv_len(s, b); pos++) {
-        int64_t slot = slot_at(built, b, pos);
+        int64_t slot = built_slot(built, b, pos);
         if (slot < 0)
             continue;
         memcpy(s->k_hist[b] + (size_t)pos * s->k_row,
@@ -534,7 +534,7 @@ bool built_same_rows(const struct scene *s, const struct built *x, const struct 
 {
     for (int32_t b = 0; b < s->n_seqs; b++)
         for (int32_t pos = 0; pos < kv_len(s, b); pos++) {
-            int64_t i = slot_at(x, b, pos), j = slot_at(y, b, pos);
+            int64_t i = built_slot(x, b, pos), j = built_slot(y, b, pos);
             if ((i < 0) != (j < 0))
                 return false;
             if (i < 0)

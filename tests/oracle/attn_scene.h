@@ -77,6 +77,9 @@ void scene_absorb(struct scene *s, const struct built *built, int32_t b);
 /* Whether every mapped cache row holds the same bytes in both. */
 bool built_same_rows(const struct scene *s, const struct built *x, const struct built *y);
 
+/* Slot of a position by the block table; -1 where unmapped. */
+int64_t built_slot(const struct built *b, int32_t seq, int64_t pos);
+
 int64_t scene_first_token(const struct scene *s, int32_t b);
 size_t built_bytes(const struct attn_tensor *t);
 
