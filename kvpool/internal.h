@@ -30,6 +30,7 @@ struct blk {
     uint8_t state;    /* enum blk_state                                          */
     uint8_t group;    /* last held by; meaningful while held or published        */
     uint8_t rank;     /* eviction priority: the highest of its users since handed out */
+    uint16_t copied;  /* furthest offset its copies read, while sources > 0      */
     bool doomed;      /* to be quarantined when nobody holds it                  */
 };
 
@@ -237,11 +238,12 @@ void kvpool_blk_drop(struct kvpool *p, blk_id b, bool unseen);
 /* A block that nobody holds goes where it belongs now. */
 void kvpool_blk_settle(struct kvpool *p, blk_id b);
 
-/* Whether the one table that names b may write past the computed tokens. */
-static inline bool kvpool_blk_writable(const struct kvpool *p, blk_id b)
+/* Whether the one table that names b may write to it from `offset` on: nobody
+ * else's, not published, and no copy still to be made reads that far. */
+static inline bool kvpool_blk_writable(const struct kvpool *p, blk_id b, uint32_t offset)
 {
     const struct blk *k = &p->blk[b];
-    return k->ref - k->sources == 1 && k->node == NIL;
+    return k->ref - k->sources == 1 && k->node == NIL && (k->sources == 0 || k->copied <= offset);
 }
 
 /* ---- prefix index --------------------------------------------------------- */

@@ -289,6 +289,19 @@ static bool mark_writers(struct audit *a)
     return any;
 }
 
+/* Sequence id reads block b at column col, in its table or for a copy. */
+static void check_reader(struct audit *a, uint32_t id, blk_id b, uint32_t col)
+{
+    const struct kvpool *p = a->p;
+    if (!in_pool(p, b) || a->mark[b] == 0 || a->mark[b] == id + 1)
+        return;
+    const struct seq *s = &p->seq[id], *w = &p->seq[a->mark[b] - 1];
+    if (w->n_computed >> p->shift != col || s->n_computed > w->n_computed)
+        violation(a, 4, b,
+                  "sequence %u will write to block %d at %u: sequence %u reads it up to %u",
+                  a->mark[b] - 1, b, w->n_computed, id, s->n_computed);
+}
+
 /* (4), second pass: nobody else reads what they will write. */
 static void check_readers(struct audit *a)
 {
@@ -298,18 +311,11 @@ static void check_readers(struct audit *a)
         if (!s->open)
             continue;
         uint32_t n_cols = kvpool_cols(p, s->n_computed);
-        for (uint32_t g = 0; g < p->n_groups; g++)
-            for (uint32_t i = s->first[g]; i < n_cols; i++) {
-                blk_id b = kvpool_row(p, s, g)[i];
-                if (!in_pool(p, b) || a->mark[b] == 0 || a->mark[b] == id + 1)
-                    continue;
-                const struct seq *w = &p->seq[a->mark[b] - 1];
-                if (w->n_computed >> p->shift != i || s->n_computed > w->n_computed)
-                    violation(
-                        a, 4, b,
-                        "sequence %u will write to block %d at %u: sequence %u reads it up to %u",
-                        a->mark[b] - 1, b, w->n_computed, id, s->n_computed);
-            }
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            for (uint32_t i = s->first[g]; i < n_cols; i++)
+                check_reader(a, id, kvpool_row(p, s, g)[i], i);
+            check_reader(a, id, s->source[g], s->n_computed >> p->shift);
+        }
     }
 }
 

@@ -25,10 +25,11 @@ static uint32_t end_of(const struct seq *s)
  * be copied first: shared with another table, or published by one. */
 static blk_id must_copy(const struct kvpool *p, const struct seq *s, uint32_t g)
 {
-    if (s->n_reserved > 0 || (s->n_computed & (p->block_tokens - 1)) == 0)
+    uint32_t offset = s->n_computed & (p->block_tokens - 1);
+    if (s->n_reserved > 0 || offset == 0)
         return BLK_NONE;
     blk_id b = kvpool_row(p, s, g)[s->n_computed >> p->shift];
-    return b == BLK_NONE || kvpool_blk_writable(p, b) ? BLK_NONE : b;
+    return b == BLK_NONE || kvpool_blk_writable(p, b, offset) ? BLK_NONE : b;
 }
 
 /* A chunk of several tokens may not keep the block that a boundary at the last
@@ -98,7 +99,9 @@ static void copy_block(struct kvpool *p, struct seq *s, uint32_t g, blk_id from)
     kvpool_blk_take(p, g, entry, 1);
     s->source[g] = from; /* our reference moves from the table to here */
     s->n_sources++;
-    p->blk[from].sources++;
+    struct blk *k = &p->blk[from];
+    uint16_t offset = (uint16_t)(s->n_computed & (p->block_tokens - 1));
+    k->copied = k->sources++ == 0 || k->copied < offset ? offset : k->copied;
     p->copy[p->n_copies++] = (struct plan_copy){ .from = from, .to = *entry };
     p->count.copies++;
 }

@@ -316,6 +316,38 @@ TEST(rollback_of_a_copy_restores_the_source)
     kvpool_destroy(p);
 }
 
+/* A copy that was rolled back must find its source as it was, even when the
+ * source's other reader is behind and would write where the copy reads. */
+TEST(a_copy_that_reads_further_keeps_its_source)
+{
+    struct kvpool *p = pool_of(.blocks = 16, .seqs = 8);
+    struct err e;
+    seq_id a = open_seq(p, 1, 20, NULL), c;
+    uint32_t n;
+    int32_t tok = 5;
+    advance(p, a, 1, 20);
+    assert_ok(kvpool_fork(p, a, &c, &e), e);
+    blk_id x = kvpool_table(p, a, 0, &n)[1];
+    assert_ok(kvpool_reserve(p, a, 1, &e), e); /* a copies */
+    assert_ok(kvpool_reserve(p, c, 1, &e), e); /* c writes x at 20 */
+    kvpool_rollback(p, a);
+    kvpool_commit(p, c, &tok, 1);              /* c reads x up to 21, a up to 20 */
+    assert_ok(kvpool_reserve(p, c, 1, &e), e); /* c copies x up to 21 */
+    assert_int_equal(kvpool_reserve_cost(p, a, 1), 1);
+    assert_ok(kvpool_reserve(p, a, 1, &e), e); /* a may not write x at 20 */
+    assert_int_not_equal(kvpool_table(p, a, 0, &n)[1], x);
+    assert_ledger(p);
+    kvpool_rollback(p, c);
+    assert_int_equal(kvpool_table(p, c, 0, &n)[1], x);
+    assert_ledger(p);
+    kvpool_commit(p, a, &tok, 1);
+    assert_int_equal(kvpool_reserve_cost(p, c, 1), 0); /* x is c's alone now */
+    kvpool_close(p, a);
+    kvpool_close(p, c);
+    assert_idle(p);
+    kvpool_destroy(p);
+}
+
 TEST(filled_by_a_sibling_is_copied_before_written)
 {
     struct kvpool *p = pool_of(.blocks = 16, .seqs = 8);
@@ -379,6 +411,7 @@ int main(void)
         RUN(freed_blocks_rest_while_a_step_runs),
         RUN(forks_share_and_copy_on_write),
         RUN(rollback_of_a_copy_restores_the_source),
+        RUN(a_copy_that_reads_further_keeps_its_source),
         RUN(filled_by_a_sibling_is_copied_before_written),
         RUN(no_block_is_lost_over_traffic),
     };
