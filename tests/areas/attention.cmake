@@ -9,3 +9,8 @@ quire_test(attention_property_test
   SOURCES property/attention_property_test.c oracle/attn_scene.c oracle/attn_oracle.c
   LIBRARIES test_support attention quire::cmocka m
   LABELS property)
+
+quire_test(attention_rules_test
+  SOURCES unit/attention_rules_test.c
+  LIBRARIES test_support attention quire::cmocka
+  LABELS unit)
