@@ -24,8 +24,12 @@ enum panel_store {
 };
 
 /* c[m][32] = sum over k of a[k][m] * panel[k][.], m < mr; a is packed [k][mr]
- * (PANEL_PAIRS: [k/2][mr][2] bfloat16), n_k counts k (PANEL_PAIRS: pairs). */
-typedef void micro_fn(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c);
+ * (PANEL_PAIRS: [k/2][mr][2] bfloat16), n_k counts k (PANEL_PAIRS: pairs).
+ * Every step asks the caches for what lies at ahead, which moves by stride bytes
+ * a step (at most two lines' worth): memory is then busy while this panel is
+ * multiplied.  The addresses need not be valid. */
+typedef void micro_fn(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
+                      const char *ahead, size_t stride);
 
 /* Where a finished block of mr rows goes. */
 struct finish {

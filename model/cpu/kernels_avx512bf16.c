@@ -8,12 +8,11 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* How far ahead the weights are asked for: they stream from memory once when
- * few rows share them. */
-enum { AHEAD_BYTES = 2048, PAIR_BYTES = PANEL * 4 };
+enum { PAIR_BYTES = PANEL * 4 };
 
 static inline __attribute__((always_inline)) void rows(const unsigned char *w, const int32_t *a,
-                                                       uint32_t n_k, const int mr, float *c)
+                                                       uint32_t n_k, const int mr, float *c,
+                                                       const char *ahead, size_t stride)
 {
     __m512 acc[MICRO_ROWS_MAX][2];
     UNROLL for (int m = 0; m < mr; m++)
@@ -21,11 +20,11 @@ static inline __attribute__((always_inline)) void rows(const unsigned char *w, c
         acc[m][0] = _mm512_setzero_ps();
         acc[m][1] = _mm512_setzero_ps();
     }
-    for (uint32_t k = 0; k < n_k; k++, w += PAIR_BYTES, a += mr) {
+    for (uint32_t k = 0; k < n_k; k++, w += PAIR_BYTES, a += mr, ahead += stride) {
         __m512bh b0 = (__m512bh)_mm512_loadu_si512(w);
         __m512bh b1 = (__m512bh)_mm512_loadu_si512(w + 64);
-        _mm_prefetch((const char *)w + AHEAD_BYTES, _MM_HINT_T0);
-        _mm_prefetch((const char *)w + AHEAD_BYTES + 64, _MM_HINT_T0);
+        _mm_prefetch(ahead, _MM_HINT_T0);
+        _mm_prefetch(ahead + stride / 2, _MM_HINT_T0);
         UNROLL for (int m = 0; m < mr; m++)
         {
             __m512bh x = (__m512bh)_mm512_set1_epi32(a[m]);
@@ -42,10 +41,11 @@ static inline __attribute__((always_inline)) void rows(const unsigned char *w, c
 
 #define CASE(n)                                                                                    \
     case n:                                                                                        \
-        rows(panel, a, n_k, n, c);                                                                 \
+        rows(panel, a, n_k, n, c, ahead, stride);                                                                 \
         break;
 
-void cpu_micro_avx512bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c)
+void cpu_micro_avx512bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
+                          const char *ahead, size_t stride)
 {
     switch (mr) {
         CASE(1)

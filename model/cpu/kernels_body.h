@@ -17,14 +17,17 @@ enum { NV = PANEL / LANES };
 
 static inline __attribute__((always_inline)) void micro_f32_rows(const float *w, const float *a,
                                                                  uint32_t n_k, const int mr,
-                                                                 float *c)
+                                                                 float *c, const char *ahead,
+                                                                 size_t stride)
 {
     V acc[MICRO_ROWS][NV];
     UNROLL for (int m = 0; m < mr; m++)
         UNROLL for (int j = 0; j < NV; j++)
             acc[m][j] = v_zero();
-    for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr) {
+    for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr, ahead += stride) {
         V b[NV];
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + stride / 2);
         UNROLL for (int j = 0; j < NV; j++)
             b[j] = v_load(w + j * LANES);
         UNROLL for (int m = 0; m < mr; m++) {
@@ -40,14 +43,18 @@ static inline __attribute__((always_inline)) void micro_f32_rows(const float *w,
 
 static inline __attribute__((always_inline)) void micro_bf16_rows(const uint16_t *w,
                                                                   const float *a, uint32_t n_k,
-                                                                  const int mr, float *c)
+                                                                  const int mr, float *c,
+                                                                  const char *ahead,
+                                                                  size_t stride)
 {
     V acc[MICRO_ROWS][NV];
     UNROLL for (int m = 0; m < mr; m++)
         UNROLL for (int j = 0; j < NV; j++)
             acc[m][j] = v_zero();
-    for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr) {
+    for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr, ahead += stride) {
         V b[NV];
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + stride / 2);
         UNROLL for (int j = 0; j < NV; j++)
             b[j] = v_widen(w + j * LANES);
         UNROLL for (int m = 0; m < mr; m++) {
@@ -63,10 +70,11 @@ static inline __attribute__((always_inline)) void micro_bf16_rows(const uint16_t
 
 #define MICRO_CASE(fn, n)                                                                          \
     case n:                                                                                        \
-        fn(panel, a, n_k, n, c);                                                                   \
+        fn(panel, a, n_k, n, c, ahead, stride);                                                                   \
         break;
 
-static void micro_f32(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c)
+static void micro_f32(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
+                     const char *ahead, size_t stride)
 {
     switch (mr) {
         MICRO_CASE(micro_f32_rows, 1)
@@ -88,7 +96,8 @@ static void micro_f32(const void *panel, const void *a, uint32_t n_k, uint32_t m
     }
 }
 
-static void micro_bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c)
+static void micro_bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
+                     const char *ahead, size_t stride)
 {
     switch (mr) {
         MICRO_CASE(micro_bf16_rows, 1)

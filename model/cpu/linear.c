@@ -13,7 +13,9 @@ enum {
     GROUP_BYTES = 512 << 10, /* panels that stay in a core's cache over many blocks */
     TASKS_PER_WORKER = 8,
     INLINE_WORK = 1 << 17,      /* multiplications below which a fork costs more */
-    PARALLEL_PACK = 1 << 15     /* activations above which packing is shared     */
+    PARALLEL_PACK = 1 << 15,    /* activations above which packing is shared     */
+    AHEAD_BYTES = 6144,         /* of the weights that a single pass streams     */
+    FEW_BLOCKS = 6              /* panel by panel up to here, else block by block */
 };
 
 /* ---- memory ---- */
@@ -253,23 +255,43 @@ static void finish_block(const struct product *p, uint32_t panel, uint32_t first
     p->k->finish(&f, c, mr);
 }
 
+/* One block of rows times one panel.  The first block to use a panel streams it
+ * in; the last two of several fetch the next panel meanwhile. */
+static void multiply_block(const struct product *p, uint32_t panel, uint32_t b)
+{
+    const struct op_matrix *w = p->l->w;
+    uint32_t first = block_start(p, b), mr = block_start(p, b + 1) - first;
+    const unsigned char *at = w->data + panel * w->panel_bytes;
+    const char *ahead = (const char *)at + AHEAD_BYTES;
+    size_t row = w->panel_bytes / p->n_k, stride = row < 128 ? row : 128;
+    uint32_t left = p->n_blocks - b;
+    _Alignas(64) float c[MICRO_ROWS_MAX * PANEL];
+    if (b > 0) {
+        stride = p->n_blocks == 2 ? stride : left <= 2 ? stride / 2 : 0;
+        ahead = (const char *)at + w->panel_bytes + (left == 1 ? stride * p->n_k : 0);
+        if (p->n_blocks == 2)
+            ahead = (const char *)at + w->panel_bytes;
+    }
+    p->k->micro[w->store](at, p->packed + first * p->row_bytes, p->n_k, mr, c, ahead, stride);
+    finish_block(p, panel, first, mr, c);
+}
+
 static void multiply_group(void *ctx, uint32_t task, uint32_t worker)
 {
     const struct product *p = ctx;
-    const struct op_matrix *w = p->l->w;
     uint32_t begin = task * p->group, end = begin + p->group;
-    _Alignas(64) float c[MICRO_ROWS_MAX * PANEL];
     (void)worker;
-    if (end > w->n_panels)
-        end = w->n_panels;
-    for (uint32_t b = 0; b < p->n_blocks; b++) {
-        uint32_t first = block_start(p, b), mr = block_start(p, b + 1) - first;
-        const unsigned char *a = p->packed + first * p->row_bytes;
-        for (uint32_t panel = begin; panel < end; panel++) {
-            p->k->micro[w->store](w->data + panel * w->panel_bytes, a, p->n_k, mr, c);
-            finish_block(p, panel, first, mr, c);
-        }
+    if (end > p->l->w->n_panels)
+        end = p->l->w->n_panels;
+    if (p->n_blocks <= FEW_BLOCKS) {
+        for (uint32_t panel = begin; panel < end; panel++)
+            for (uint32_t b = 0; b < p->n_blocks; b++)
+                multiply_block(p, panel, b);
+        return;
     }
+    for (uint32_t b = 0; b < p->n_blocks; b++)
+        for (uint32_t panel = begin; panel < end; panel++)
+            multiply_block(p, panel, b);
 }
 
 size_t cpu_linear_scratch(uint32_t n, uint32_t n_cols)
