@@ -305,6 +305,19 @@ MUST_USE enum err_code tk_pattern_next(const struct tk_pattern *pat, pcre2_match
                                        size_t *at, size_t *end, struct err *e);
 
 /* Character classes, as the reference library's language defines them. */
+enum {
+    TK_UP = 1,     /* Lu Lt */
+    TK_LOW = 2,    /* Ll    */
+    TK_LETTER = 4, /* Lm Lo */
+    TK_MARK = 8,
+    TK_NUM = 16,
+    TK_PUNCT = 32,
+    TK_SYM = 64,
+    TK_SPACE = 128,  /* White_Space but CR and LF */
+    TK_NEWLINE = 256 /* CR, LF */
+};
+unsigned tk_class(uint32_t c);  /* one of the above, or 0 */
+bool tk_is_inert(uint32_t c);   /* unknown to the reference's normaliser */
 bool tk_is_space(uint32_t c);   /* White_Space */
 bool tk_is_numeric(uint32_t c); /* N*         */
 bool tk_is_punct(uint32_t c);   /* ASCII punctuation or P* */

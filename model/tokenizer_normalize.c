@@ -16,9 +16,11 @@ static enum err_code add_char(struct tk_text *out, uint32_t c, struct err *e)
     return tk_text_add(out, buf, utf8_encode(c, buf), e);
 }
 
-static enum err_code unicode_run(const char *s, size_t n, int form, struct tk_text *out,
-                                 struct err *e)
+static enum err_code known_run(const char *s, size_t n, int form, struct tk_text *out,
+                               struct err *e)
 {
+    if (n == 0)
+        return ERR_OK;
     utf8proc_uint8_t *to = NULL;
     utf8proc_ssize_t k = utf8proc_map((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)n, &to,
                                       (utf8proc_option_t)form);
@@ -29,6 +31,24 @@ static enum err_code unicode_run(const char *s, size_t n, int form, struct tk_te
     enum err_code rc = tk_text_add(out, (const char *)to, (size_t)k, e);
     free(to);
     return rc;
+}
+
+/* A run without ASCII behind its first character.  Characters that the
+ * reference's tables lack pass, and nothing combines across them. */
+static enum err_code unicode_run(const char *s, size_t n, int form, struct tk_text *out,
+                                 struct err *e)
+{
+    size_t from = 0;
+    enum err_code rc = ERR_OK;
+    for (size_t i = 0, k; i < n && !rc; i += k) {
+        if (!tk_is_inert(tk_char_at(s, n, i, &k)))
+            continue;
+        rc = known_run(s + from, i - from, form, out, e);
+        if (!rc)
+            rc = tk_text_add(out, s + i, k, e);
+        from = i + k;
+    }
+    return rc ? rc : known_run(s + from, n - from, form, out, e);
 }
 
 /* ASCII never changes and never combines with what stands before it, so only
@@ -93,7 +113,7 @@ static enum err_code by_char(enum tk_kind kind, const char *s, size_t n, struct 
     for (size_t i = 0, k; i < n && !rc; i += k) {
         uint32_t c = tk_char_at(s, n, i, &k);
         if (kind == TK_STRIP_ACCENTS) {
-            if (!is_mark(c))
+            if (!is_mark(c) || tk_is_inert(c))
                 rc = tk_text_add(out, s + i, k, e);
         } else {
             uint32_t to = nmt_char(c);

@@ -15,7 +15,9 @@
 #define SPACES                                                                                     \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
     "\\x{202f}\\x{205f}\\x{3000}"
-#define WORDS "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}"
+#define WORDS                                                                                      \
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}"     \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 
 struct rewriter {
     const char *s;
@@ -292,10 +294,8 @@ enum err_code tk_regex_next(const struct tk_regex *r, pcre2_match_data *md, cons
 {
     *found = false;
     if (r->scanner != TK_SCAN_NONE) {
-        enum tk_scan_result got = tk_scan(r->scanner, s, n, from, at, end);
-        *found = got == TK_SCAN_MATCH;
-        if (got != TK_SCAN_UNSURE)
-            return ERR_OK;
+        *found = tk_scan(r->scanner, s, n, from, at, end);
+        return ERR_OK;
     }
     int rc = r->jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)s, n, from, 0, md, NULL)
                     : PCRE2_ERROR_JIT_STACKLIMIT;

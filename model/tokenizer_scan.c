@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "model/tokenizer_impl.h"
 
 enum family { GPT2, CL100K, O200K, DIGITS, KANA_HAN, DEEPSEEK };
@@ -39,7 +37,7 @@ static const struct scanner scanners[] = {
     { "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+", KANA_HAN, 0,
       false },
     { "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?"
-      "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*" SPACE_END,
+      "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
       DEEPSEEK, 0, false },
 };
 
@@ -61,43 +59,18 @@ const char *tk_scan_pattern(int k)
 /* ---- character classes ------------------------------------------------------- */
 
 enum {
-    UP = 1,     /* Lu Lt */
-    LOW = 2,    /* Ll    */
-    LETTER = 4, /* Lm Lo */
-    MARK = 8,
-    NUM = 16,
-    PUNCT = 32,
-    SYM = 64,
-    SPACE = 128,   /* White_Space but CR and LF */
-    NEWLINE = 256, /* CR, LF */
-    NEWER = 512,   /* unassigned in utf8proc's tables */
+    UP = TK_UP,
+    LOW = TK_LOW,
+    LETTER = TK_LETTER,
+    MARK = TK_MARK,
+    NUM = TK_NUM,
+    PUNCT = TK_PUNCT,
+    SYM = TK_SYM,
+    SPACE = TK_SPACE,
+    NEWLINE = TK_NEWLINE,
     L = UP | LOW | LETTER,
     WS = SPACE | NEWLINE
 };
-
-static unsigned class_beyond(uint32_t c)
-{
-    static const unsigned short of[] = {
-        [UTF8PROC_CATEGORY_CN] = NEWER,  [UTF8PROC_CATEGORY_LU] = UP,
-        [UTF8PROC_CATEGORY_LL] = LOW,    [UTF8PROC_CATEGORY_LT] = UP,
-        [UTF8PROC_CATEGORY_LM] = LETTER, [UTF8PROC_CATEGORY_LO] = LETTER,
-        [UTF8PROC_CATEGORY_MN] = MARK,   [UTF8PROC_CATEGORY_MC] = MARK,
-        [UTF8PROC_CATEGORY_ME] = MARK,   [UTF8PROC_CATEGORY_ND] = NUM,
-        [UTF8PROC_CATEGORY_NL] = NUM,    [UTF8PROC_CATEGORY_NO] = NUM,
-        [UTF8PROC_CATEGORY_PC] = PUNCT,  [UTF8PROC_CATEGORY_PD] = PUNCT,
-        [UTF8PROC_CATEGORY_PS] = PUNCT,  [UTF8PROC_CATEGORY_PE] = PUNCT,
-        [UTF8PROC_CATEGORY_PI] = PUNCT,  [UTF8PROC_CATEGORY_PF] = PUNCT,
-        [UTF8PROC_CATEGORY_PO] = PUNCT,  [UTF8PROC_CATEGORY_SM] = SYM,
-        [UTF8PROC_CATEGORY_SC] = SYM,    [UTF8PROC_CATEGORY_SK] = SYM,
-        [UTF8PROC_CATEGORY_SO] = SYM,    [UTF8PROC_CATEGORY_ZS] = 0,
-        [UTF8PROC_CATEGORY_ZL] = 0,      [UTF8PROC_CATEGORY_ZP] = 0,
-        [UTF8PROC_CATEGORY_CC] = 0,      [UTF8PROC_CATEGORY_CF] = 0,
-        [UTF8PROC_CATEGORY_CS] = 0,      [UTF8PROC_CATEGORY_CO] = 0,
-    };
-    if (tk_is_space(c))
-        return SPACE;
-    return of[utf8proc_category((utf8proc_int32_t)c)];
-}
 
 /* Class of the character at s[i], *k its bytes; 0 bytes and class 0 at the end. */
 static inline unsigned class_at(const char *s, size_t n, size_t i, size_t *k)
@@ -127,35 +100,27 @@ static inline unsigned class_at(const char *s, size_t n, size_t i, size_t *k)
         *k = 1;
         return ascii[c];
     }
-    return class_beyond(tk_char_at(s, n, i, k));
+    return tk_class(tk_char_at(s, n, i, k));
 }
 
 struct text {
     const char *s;
     size_t n;
-    unsigned seen; /* union of every class looked at: NEWER spoils the match */
 };
 
-static inline unsigned look(struct text *x, size_t i, size_t *k)
-{
-    unsigned c = class_at(x->s, x->n, i, k);
-    x->seen |= c;
-    return c;
-}
-
 /* End of the run of characters in `in` (and in nothing of `out`) from i on. */
-static inline size_t run(struct text *x, size_t i, unsigned in)
+static inline size_t run(const struct text *x, size_t i, unsigned in)
 {
     size_t k;
-    while (i < x->n && (look(x, i, &k) & in))
+    while (i < x->n && (class_at(x->s, x->n, i, &k) & in))
         i += k;
     return i;
 }
 
-static inline size_t run_not(struct text *x, size_t i, unsigned out)
+static inline size_t run_not(const struct text *x, size_t i, unsigned out)
 {
     size_t k;
-    while (i < x->n && !(look(x, i, &k) & out))
+    while (i < x->n && !(class_at(x->s, x->n, i, &k) & out))
         i += k;
     return i;
 }
@@ -181,10 +146,10 @@ static size_t contraction(const struct text *x, size_t i, bool fold)
 }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ (the first part where lines): white space is at i. */
-static size_t space_end(struct text *x, size_t i, bool lines)
+static size_t space_end(const struct text *x, size_t i, bool lines)
 {
     size_t j = i, k, last = i, line = 0;
-    for (unsigned c; j < x->n && ((c = look(x, j, &k)) & WS); j += k) {
+    for (unsigned c; j < x->n && ((c = class_at(x->s, x->n, j, &k)) & WS); j += k) {
         last = j;
         if (c & NEWLINE)
             line = j + 1;
@@ -194,25 +159,25 @@ static size_t space_end(struct text *x, size_t i, bool lines)
     return j == x->n || last == i ? j : last;
 }
 
-static size_t digits_end(struct text *x, size_t i, int most)
+static size_t digits_end(const struct text *x, size_t i, int most)
 {
     size_t k;
-    for (int d = 0; d < most && i < x->n && (look(x, i, &k) & NUM); d++)
+    for (int d = 0; d < most && i < x->n && (class_at(x->s, x->n, i, &k) & NUM); d++)
         i += k;
     return i;
 }
 
 /* ---- the families: end of the match that starts at i, i when none does ------------ */
 
-static size_t gpt2(struct text *x, size_t i)
+static size_t gpt2(const struct text *x, size_t i)
 {
     size_t k, k2, from = i;
     size_t c = contraction(x, i, false);
     if (c > 0)
         return i + c;
-    unsigned here = look(x, i, &k);
+    unsigned here = class_at(x->s, x->n, i, &k);
     if (x->s[i] == ' ') {
-        unsigned then = look(x, i + 1, &k2);
+        unsigned then = class_at(x->s, x->n, i + 1, &k2);
         if (k2 > 0 && !(then & WS)) {
             from = i + 1;
             here = then;
@@ -228,10 +193,10 @@ static size_t gpt2(struct text *x, size_t i)
 }
 
 /* ` ?[^\s\p{L}\p{N}]+` and the newlines (and slashes) behind it. */
-static size_t symbols(struct text *x, size_t i, bool slash)
+static size_t symbols(const struct text *x, size_t i, bool slash)
 {
     size_t k, from = i + (x->s[i] == ' ');
-    if (from == x->n || (look(x, from, &k) & (WS | L | NUM)))
+    if (from == x->n || (class_at(x->s, x->n, from, &k) & (WS | L | NUM)))
         return i;
     size_t end = run_not(x, from, WS | L | NUM);
     while (end < x->n && (x->s[end] == '\r' || x->s[end] == '\n' || (slash && x->s[end] == '/')))
@@ -240,7 +205,7 @@ static size_t symbols(struct text *x, size_t i, bool slash)
 }
 
 /* What CL100K and O200K share behind the words. */
-static size_t other(struct text *x, size_t i, unsigned here, int digits, bool slash)
+static size_t other(const struct text *x, size_t i, unsigned here, int digits, bool slash)
 {
     if (here & NUM)
         return digits_end(x, i, digits);
@@ -250,25 +215,25 @@ static size_t other(struct text *x, size_t i, unsigned here, int digits, bool sl
     return space_end(x, i, true);
 }
 
-static size_t cl100k(struct text *x, size_t i, int digits)
+static size_t cl100k(const struct text *x, size_t i, int digits)
 {
     size_t k, k2, c = contraction(x, i, true);
     if (c > 0)
         return i + c;
-    unsigned here = look(x, i, &k);
+    unsigned here = class_at(x->s, x->n, i, &k);
     if (here & L)
         return run(x, i + k, L);
-    if (!(here & (NEWLINE | NUM)) && (look(x, i + k, &k2) & L))
+    if (!(here & (NEWLINE | NUM)) && (class_at(x->s, x->n, i + k, &k2) & L))
         return run(x, i + k + k2, L);
     return other(x, i, here, digits, false);
 }
 
 /* UPPER*LOWER+ from i, both greedy: the end, or i. */
-static size_t word_lower(struct text *x, size_t i)
+static size_t word_lower(const struct text *x, size_t i)
 {
     size_t j = i, k, both_end = i;
     unsigned c = 0;
-    for (; j < x->n && ((c = look(x, j, &k)) & (UP | LETTER | MARK)); j += k)
+    for (; j < x->n && ((c = class_at(x->s, x->n, j, &k)) & (UP | LETTER | MARK)); j += k)
         if (c & (LETTER | MARK))
             both_end = j + k;
     if (j < x->n && (c & LOW))
@@ -277,18 +242,18 @@ static size_t word_lower(struct text *x, size_t i)
 }
 
 /* UPPER+LOWER*. */
-static size_t word_upper(struct text *x, size_t i)
+static size_t word_upper(const struct text *x, size_t i)
 {
     size_t j = run(x, i, UP | LETTER | MARK);
     return j > i ? run(x, j, LOW | LETTER | MARK) : i;
 }
 
-static size_t o200k(struct text *x, size_t i, const struct scanner *p)
+static size_t o200k(const struct text *x, size_t i, const struct scanner *p)
 {
     size_t k, end, from;
-    unsigned here = look(x, i, &k);
+    unsigned here = class_at(x->s, x->n, i, &k);
     bool lead = !(here & (NEWLINE | L | NUM));
-    size_t (*const word[2])(struct text *, size_t) = { word_lower, word_upper };
+    size_t (*const word[2])(const struct text *, size_t) = { word_lower, word_upper };
     for (int w = 0; w < 2; w++)
         for (int skip = lead; skip >= 0; skip--) {
             from = skip ? i + k : i;
@@ -304,10 +269,10 @@ static bool ascii_letter(char c)
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-static size_t deepseek(struct text *x, size_t i)
+static size_t deepseek(const struct text *x, size_t i)
 {
     size_t k, k2, end;
-    unsigned here = look(x, i, &k);
+    unsigned here = class_at(x->s, x->n, i, &k);
     if ((unsigned char)x->s[i] < 0x80 && (here & (PUNCT | SYM)) && i + 1 < x->n &&
         ascii_letter(x->s[i + 1])) {
         for (end = i + 1; end < x->n && ascii_letter(x->s[end]);)
@@ -316,10 +281,10 @@ static size_t deepseek(struct text *x, size_t i)
     }
     if (here & (L | MARK))
         return run(x, i + k, L | MARK);
-    if (!(here & (NEWLINE | PUNCT | SYM)) && (look(x, i + k, &k2) & (L | MARK)))
+    if (!(here & (NEWLINE | PUNCT | SYM)) && (class_at(x->s, x->n, i + k, &k2) & (L | MARK)))
         return run(x, i + k + k2, L | MARK);
     size_t from = i + (x->s[i] == ' ');
-    if (from < x->n && (look(x, from, &k2) & (PUNCT | SYM))) {
+    if (from < x->n && (class_at(x->s, x->n, from, &k2) & (PUNCT | SYM))) {
         end = run(x, from, PUNCT | SYM);
         while (end < x->n && (x->s[end] == '\r' || x->s[end] == '\n'))
             end++;
@@ -339,7 +304,7 @@ static size_t kana_han(const struct text *x, size_t i)
     return i;
 }
 
-static size_t match_end(const struct scanner *p, struct text *x, size_t i)
+static size_t match_end(const struct scanner *p, const struct text *x, size_t i)
 {
     switch (p->family) {
     case GPT2:
@@ -358,21 +323,18 @@ static size_t match_end(const struct scanner *p, struct text *x, size_t i)
     return i;
 }
 
-enum tk_scan_result tk_scan(int scanner, const char *s, size_t n, size_t from, size_t *at,
-                            size_t *end)
+bool tk_scan(int scanner, const char *s, size_t n, size_t from, size_t *at, size_t *end)
 {
-    struct text x = { .s = s, .n = n };
+    const struct text x = { .s = s, .n = n };
     const struct scanner *p = &scanners[scanner];
     for (size_t i = from, k; i < n; i += k) {
         size_t j = match_end(p, &x, i);
-        if (x.seen & NEWER)
-            return TK_SCAN_UNSURE;
         if (j > i) {
             *at = i;
             *end = j;
-            return TK_SCAN_MATCH;
+            return true;
         }
         tk_char_at(s, n, i, &k);
     }
-    return TK_SCAN_NO_MATCH;
+    return false;
 }

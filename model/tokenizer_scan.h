@@ -6,21 +6,15 @@
 #ifndef MODEL_TOKENIZER_SCAN_H
 #define MODEL_TOKENIZER_SCAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum { TK_SCAN_NONE = -1 };
 
-enum tk_scan_result {
-    TK_SCAN_UNSURE = -1, /* a character that only newer Unicode tables know */
-    TK_SCAN_NO_MATCH = 0,
-    TK_SCAN_MATCH = 1
-};
-
 /* The scanner whose matches equal those of the pattern, or TK_SCAN_NONE. */
 int tk_scan_recognise(const char *pat, size_t n);
-/* First match in s[0..n) (valid UTF-8) from `from` on. */
-enum tk_scan_result tk_scan(int scanner, const char *s, size_t n, size_t from, size_t *at,
-                            size_t *end);
+/* First match in s[0..n) (valid UTF-8) from `from` on; false: none. */
+bool tk_scan(int scanner, const char *s, size_t n, size_t from, size_t *at, size_t *end);
 /* The pattern that scanner k stands for; NULL from the first k that is none. */
 const char *tk_scan_pattern(int k);
 

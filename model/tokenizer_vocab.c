@@ -1,5 +1,5 @@
-/* tokenizer_vocab.c: spellings of ids, their index, the byte-level alphabet
- * and the character classes.
+/* tokenizer_vocab.c: spellings of ids, their index, and the byte-level
+ * alphabet.
  *
  * Owns nothing beyond the struct passed in; after tk_vocab_index everything is
  * read-only and any thread may look up. */
@@ -8,8 +8,6 @@
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-#include <utf8proc.h>
 
 #include "model/tokenizer_impl.h"
 #include "proto/utf8.h"
@@ -228,36 +226,4 @@ uint32_t tk_char_at(const char *s, size_t n, size_t i, size_t *k)
         return (uint32_t)(u[0] & 0x0f) << 12 | (uint32_t)(u[1] & 0x3f) << 6 | (u[2] & 0x3f);
     return (uint32_t)(u[0] & 0x07) << 18 | (uint32_t)(u[1] & 0x3f) << 12 |
            (uint32_t)(u[2] & 0x3f) << 6 | (u[3] & 0x3f);
-}
-
-bool tk_is_space(uint32_t c)
-{
-    return (c >= 9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
-}
-
-bool tk_is_numeric(uint32_t c)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
-}
-
-bool tk_is_punct(uint32_t c)
-{
-    if (c < 0x80)
-        return (c >= 0x21 && c <= 0x2f) || (c >= 0x3a && c <= 0x40) || (c >= 0x5b && c <= 0x60) ||
-               (c >= 0x7b && c <= 0x7e);
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
-}
-
-bool tk_is_word(uint32_t c)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    if (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL)
-        return true; /* letters, marks, decimal digits, letter numbers */
-    return k == UTF8PROC_CATEGORY_PC || c == 0x200c || c == 0x200d ||
-           (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
-           (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
 }
