@@ -14,3 +14,13 @@ quire_test(attention_rules_test
   SOURCES unit/attention_rules_test.c
   LIBRARIES test_support attention quire::cmocka
   LABELS unit)
+
+quire_test(attention_cpu_test
+  SOURCES unit/attention_cpu_test.c oracle/attn_oracle.c
+  LIBRARIES test_support attention proto quire::cmocka m
+  LABELS unit)
+
+quire_test(attention_window_test
+  SOURCES property/attention_window_test.c
+  LIBRARIES test_support attention quire::cmocka m
+  LABELS property)

@@ -1,0 +1,390 @@
+/* attention_cpu_test.c: the parts under the CPU backend: the thread pool, the
+ * inner loops of each instruction set, number formats, the KV slabs. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "attention/attn.h"
+#include "attention/cpu/inner.h"
+#include "attention/feature_math.h"
+#include "attention/kv_slabs.h"
+#include "attention/parallel.h"
+#include "attention/plugin.h"
+#include "oracle/attn_oracle.h"
+#include "support/rng.h"
+#include "support/test.h"
+
+/* ---- the pool ----------------------------------------------------------------------- */
+
+struct tally {
+    atomic_uint ran[200];
+    atomic_uint worker_seen[8];
+};
+
+static void tick(void *ctx, uint32_t task, uint32_t worker)
+{
+    struct tally *t = ctx;
+    atomic_fetch_add(&t->ran[task], 1);
+    atomic_fetch_add(&t->worker_seen[worker], 1);
+}
+
+TEST(each_task_runs_once)
+{
+    for (uint32_t n = 1; n <= 5; n++) {
+        struct workers *w = NULL;
+        struct err e = { 0 };
+        assert_ok(workers_create(&w, n, &e), e);
+        assert_int_equal(workers_count(w), n);
+        for (int round = 0; round < 300; round++) {
+            struct tally t = { 0 };
+            uint32_t tasks = (uint32_t)round % 200;
+            workers_run(w, tick, &t, tasks);
+            for (uint32_t i = 0; i < 200; i++)
+                assert_int_equal(atomic_load(&t.ran[i]), i < tasks);
+        }
+        workers_destroy(w);
+    }
+}
+
+/* Phase k of a member may read what every member wrote in phase k - 1. */
+struct phases {
+    struct workers *w;
+    int value[5][8];
+    atomic_bool bad;
+};
+
+static void phase_member(void *ctx, uint32_t worker, uint32_t n)
+{
+    struct phases *p = ctx;
+    p->value[0][worker] = (int)worker + 1;
+    for (int k = 1; k < 5; k++) {
+        int sum = 0;
+        workers_barrier(p->w);
+        for (uint32_t i = 0; i < n; i++)
+            sum += p->value[k - 1][i];
+        p->value[k][worker] = sum;
+    }
+    int want = (int)(n * (n + 1) / 2);
+    for (int k = 2; k < 5; k++)
+        want *= (int)n;
+    if (p->value[4][worker] != want)
+        atomic_store(&p->bad, true);
+}
+
+TEST(barriers_separate_phases)
+{
+    for (uint32_t n = 1; n <= 4; n++) {
+        struct phases p = { 0 };
+        struct err e = { 0 };
+        struct tally t = { 0 };
+        assert_ok(workers_create(&p.w, n, &e), e);
+        for (int round = 0; round < 50; round++) {
+            workers_team(p.w, phase_member, &p);
+            assert_false(atomic_load(&p.bad));
+            workers_run(p.w, tick, &t, 7);
+        }
+        workers_destroy(p.w);
+    }
+}
+
+TEST(pool_without_threads_and_limits)
+{
+    struct workers *w = NULL;
+    struct err e = { 0 };
+    struct tally t = { 0 };
+    workers_run(NULL, tick, &t, 3);
+    assert_int_equal(atomic_load(&t.ran[2]), 1);
+    assert_int_equal(workers_count(NULL), 1);
+    assert_int_equal(workers_create(&w, WORKERS_MAX + 1, &e), ERR_LIMIT);
+    assert_contains(e.message, "1025");
+    assert_null(w);
+    assert_ok(workers_create(&w, 0, &e), e);
+    assert_true(workers_count(w) >= 1);
+    workers_destroy(w);
+    workers_destroy(NULL);
+}
+
+/* ---- inner loops ----------------------------------------------------------------------- */
+
+static const struct attn_inner *const *variants(int *n)
+{
+    static const struct attn_inner *all[3];
+    int k = 0;
+    all[k++] = &attn_inner_base;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        all[k++] = &attn_inner_avx2;
+    if (attn_inner_choose() == &attn_inner_avx512)
+        all[k++] = &attn_inner_avx512;
+#endif
+    *n = k;
+    return all;
+}
+
+/* Bytes of any content, NaN patterns apart, through every loader. */
+TEST(loaders_convert_exactly)
+{
+    enum { W = 72, STRIDE = 96 };
+    static const enum attn_dtype types[] = { ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_INT8, ATTN_E4M3 };
+    int n;
+    const struct attn_inner *const *all = variants(&n);
+    for (int v = 0; v < n; v++)
+        for (int k = 0; k < 5; k++) {
+            enum attn_dtype d = types[k];
+            size_t row_bytes = W * attn_dtype_bytes(d);
+            struct rng r = { (uint64_t)k + 1 };
+            const void *row[INNER_KEYS];
+            float scale[W], kt[W * INNER_KEYS], vt[STRIDE * INNER_KEYS];
+            char *bytes = malloc(INNER_KEYS * row_bytes);
+            for (size_t i = 0; i < INNER_KEYS * row_bytes; i++)
+                bytes[i] = (char)rng_next(&r);
+            for (int i = 0; i < W; i++)
+                scale[i] = d == ATTN_INT8 || d == ATTN_E4M3 ? 0.5f + (float)i : 1;
+            for (int i = 0; i < INNER_KEYS; i++)
+                row[i] = i % 7 == 3 ? NULL : bytes + (size_t)i * row_bytes;
+            all[v]->load_keys(d, row, scale, W, kt);
+            all[v]->load_values(d, row, scale, W, STRIDE, vt);
+            for (int i = 0; i < INNER_KEYS; i++)
+                for (int c = 0; c < STRIDE; c++) {
+                    double want = row[i] == NULL || c >= W ? 0 : oracle_value(d, row[i], c);
+                    float expect = (float)want * (c < W ? scale[c] : 1);
+                    float a = c < W ? kt[c * INNER_KEYS + i] : 0, b = vt[i * STRIDE + c];
+                    if (!isnan(expect) && ((c < W && a != expect) || b != expect))
+                        fail_msg("%s %s row %d channel %d: %g and %g, expected %g", all[v]->name,
+                                 attn_dtype_name(d), i, c, (double)a, (double)b, (double)expect);
+                    if (isnan(expect) && (!isnan(a) || !isnan(b)))
+                        fail_msg("%s: NaN was lost", all[v]->name);
+                }
+            free(bytes);
+        }
+}
+
+/* Rows together or one by one: the same bits; near the naive sum. */
+TEST(products_do_not_depend_on_their_company)
+{
+    enum { ROWS = 11, W = 40, S = 64 };
+    int n;
+    const struct attn_inner *const *all = variants(&n);
+    for (int v = 0; v < n; v++) {
+        static float q[ROWS * W], kt[W * INNER_KEYS], s[2][ROWS * S], vt[INNER_KEYS * S],
+            acc[2][ROWS * S];
+        struct rng r = { 9 };
+        for (int i = 0; i < ROWS * W; i++)
+            q[i] = (float)rng_unit(&r) - 0.5f;
+        for (int i = 0; i < W * INNER_KEYS; i++)
+            kt[i] = (float)rng_unit(&r) - 0.5f;
+        for (int i = 0; i < INNER_KEYS * S; i++)
+            vt[i] = (float)rng_unit(&r) - 0.5f;
+        memset(acc, 0, sizeof acc);
+        all[v]->scores(q, ROWS, W, kt, s[0], S);
+        all[v]->weigh(s[0], S, ROWS, vt, S, 5, 29, acc[0]);
+        for (int k = 0; k < ROWS; k++) {
+            all[v]->scores(q + k * W, 1, W, kt, s[1] + k * S, S);
+            all[v]->weigh(s[1] + k * S, S, 1, vt, S, 5, 29, acc[1] + k * S);
+            assert_memory_equal(s[0] + k * S, s[1] + k * S, INNER_KEYS * sizeof(float));
+            assert_memory_equal(acc[0] + k * S, acc[1] + k * S, S * sizeof(float));
+            for (int i = 0; i < INNER_KEYS; i++) {
+                double want = 0;
+                for (int c = 0; c < W; c++)
+                    want += (double)q[k * W + c] * (double)kt[c * INNER_KEYS + i];
+                assert_true(fabs(want - (double)s[0][k * S + i]) < 1e-5);
+            }
+            for (int c = 0; c < S; c++) {
+                double want = 0;
+                for (int i = 5; i < 29; i++)
+                    want += (double)s[0][k * S + i] * (double)vt[i * S + c];
+                assert_true(fabs(want - (double)acc[0][k * S + c]) < 1e-5);
+            }
+        }
+    }
+}
+
+TEST(softmax_of_masked_rows)
+{
+    int n;
+    const struct attn_inner *const *all = variants(&n);
+    for (int v = 0; v < n; v++) {
+        float s[64];
+        struct attn_state st;
+        for (int i = 0; i < 64; i++)
+            s[i] = -INFINITY;
+        st = all[v]->softmax(s, 64);
+        assert_true(st.sum == 0 && s[0] == 0 && s[63] == 0);
+        for (int i = 0; i < 64; i++)
+            s[i] = i % 3 == 0 ? -INFINITY : -3e38f + (float)i;
+        st = all[v]->softmax(s, 64);
+        assert_true(fabsf(st.sum - 42) < 1e-4f); /* all equal at that magnitude */
+        for (int i = 0; i < 64; i++)
+            s[i] = (float)i;
+        s[7] = NAN;
+        st = all[v]->softmax(s, 64);
+        assert_true(isnan(st.sum));
+    }
+}
+
+/* ---- number formats ------------------------------------------------------------------------ */
+
+TEST(formats_round_trip_and_round_to_even)
+{
+    for (unsigned u = 0; u < 65536; u++) {
+        uint16_t h = (uint16_t)u;
+        float x = attn_f16_float(h), y = attn_bf16_float(h);
+        double want = oracle_value(ATTN_F16, &h, 0);
+        assert_true(isnan(want) ? isnan(x) : (double)x == want);
+        assert_true(isnan(x) || attn_float_f16(x) == h);
+        assert_true(isnan(y) || attn_float_bf16(y) == h);
+    }
+    assert_int_equal(attn_float_f16(65520.0f), 0x7C00);
+    assert_int_equal(attn_float_f16(65519.9f), 0x7BFF);
+    assert_int_equal(attn_float_bf16(attn_bits_float(0x3F808000)), 0x3F80);
+    assert_int_equal(attn_float_bf16(attn_bits_float(0x3F818000)), 0x3F82);
+    assert_true(isnan(attn_bf16_float(attn_float_bf16(attn_bits_float(0x7F800001)))));
+    for (unsigned u = 0; u < 256; u++) {
+        uint8_t q = (uint8_t)u;
+        double want = oracle_value(ATTN_E4M3, &q, 0);
+        assert_true(isnan(want) ? isnan(attn_e4m3_float(q)) : (double)attn_e4m3_float(q) == want);
+        assert_true(isnan(want) || attn_float_e4m3(attn_e4m3_float(q)) == q);
+    }
+    assert_int_equal(attn_float_e4m3(1e9f), 0x7E);
+    assert_int_equal(attn_float_e4m3(-INFINITY), 0xFE);
+    assert_int_equal(attn_float_e4m3(NAN) & 0x7F, 0x7F);
+    assert_int_equal(attn_float_int8(127.5f, 1), 127);
+    assert_int_equal(attn_float_int8(-500, 1), -128);
+    assert_int_equal(attn_float_int8(2.5f, 1), 2);
+    assert_int_equal(attn_float_int8(5, 0), 0);
+    assert_int_equal(attn_float_int8(NAN, 1), 0);
+    assert_int_equal(attn_quant_e4m3(5, 0), 0);
+}
+
+TEST(exponential_and_tanh)
+{
+    for (float x = -87; x <= 0; x += 0.0173f)
+        assert_true(fabs((double)attn_exp(x) / exp((double)x) - 1) < 2e-7);
+    for (float x = -12; x <= 12; x += 0.0037f)
+        assert_true(fabs((double)attn_tanh(x) - tanh((double)x)) < 2e-7);
+    assert_true(attn_exp(-INFINITY) == 0 && attn_exp(0) == 1 && isnan(attn_exp(NAN)));
+}
+
+/* Merging in any grouping is near the whole; an empty side changes no bit. */
+TEST(states_merge)
+{
+    struct attn_state a = { 3, 2 }, empty = { ATTN_NO_MAX, 0 };
+    float ca, cb;
+    attn_state_merge(&a, empty, &ca, &cb);
+    assert_true(a.max == 3 && a.sum == 2 && ca == 1 && cb == 0);
+    attn_state_merge(&empty, a, &ca, &cb);
+    assert_true(empty.max == 3 && empty.sum == 2 && ca == 0 && cb == 1);
+    attn_state_merge(&a, (struct attn_state){ 4, 1 }, &ca, &cb);
+    assert_true(fabsf(a.sum - (1 + 2 * expf(-1))) < 1e-6f && a.max == 4);
+    assert_true(fabsf(attn_state_finish((struct attn_state){ 1, 2 }, 1, 5) -
+                      1 / (2 + expf(4))) < 1e-7f);
+    assert_true(attn_state_finish((struct attn_state){ ATTN_NO_MAX, 0 }, 1, 5) == 0);
+}
+
+TEST(slots_and_blocks_out_of_range_count_as_unmapped)
+{
+    int32_t row[3] = { 2, -1, 9 };
+    assert_int_equal(attn_slot(row, 3, 5, 4, 8), 37);
+    assert_int_equal(attn_slot(row, 3, 16, 4, 8), -1);
+    assert_int_equal(attn_slot(row, 3, 40, 4, 8), -1);
+    assert_int_equal(attn_slot(row, 3, 40, 4, 10), 9 * 16 + 8);
+    assert_int_equal(attn_slot(row, 3, 48, 4, 10), -1);
+    assert_int_equal(attn_slot(row, 3, -1, 4, 10), -1);
+    assert_int_equal(attn_checked_slot(127, 128), 127);
+    assert_int_equal(attn_checked_slot(128, 128), -1);
+    assert_int_equal(attn_checked_slot(-5, 128), -1);
+}
+
+/* ---- slabs ------------------------------------------------------------------------------------ */
+
+TEST(slabs_are_lazy_and_copy_blocks)
+{
+    struct kv_layer_desc layers[3] = { { KV_FULL, 0, 2, 16, 16 },
+                                       { KV_WINDOW, 64, 2, 16, 16 },
+                                       { KV_FULL, 0, 2, 16, 16 } };
+    struct attn_options opt = { 0 };
+    struct attn *a = NULL;
+    struct attn_kv *kv = NULL;
+    struct kv_layout lay;
+    struct err e = { 0 };
+    struct plan_copy copy[2] = { { 3, 100000 }, { 100000, 7 } };
+    struct attn_tensor k, v;
+    size_t block;
+    assert_ok(kv_layout_init(&lay, layers, 3, 16, KV_BF16, KV_BF16, &e), e);
+    assert_ok(attn_open(&a, &opt, &e), e);
+    /* 4 GB of address space a slab: nothing is committed until it is written */
+    assert_ok(attn_kv_create(&kv, a, &lay, 4000000, &e), e);
+    assert_int_equal(attn_kv_n_blocks(kv), 4000000);
+    assert_int_equal(attn_kv_bytes(kv), kv_layout_block_bytes(&lay) * 4000000);
+    for (uint32_t layer = 0; layer < 3; layer++) {
+        k = attn_kv_key(kv, layer);
+        v = attn_kv_value(kv, layer);
+        assert_int_equal(k.rank, 4);
+        assert_int_equal(k.shape[0], 4000000);
+        assert_int_equal(k.shape[3], 16);
+        assert_int_equal(v.dtype, ATTN_BF16);
+        block = 16 * 2 * 16 * 2;
+        memset((char *)k.data + 3 * block, 0x11 + (int)layer, block);
+        memset((char *)v.data + 3 * block, 0x21 + (int)layer, block);
+    }
+    assert_ok(attn_kv_copy(kv, copy, 2, NULL, &e), e);
+    for (uint32_t layer = 0; layer < 3; layer++) {
+        k = attn_kv_key(kv, layer);
+        v = attn_kv_value(kv, layer);
+        assert_memory_equal((char *)k.data + 3 * block, (char *)k.data + 7 * block, block);
+        assert_memory_equal((char *)v.data + 3 * block, (char *)v.data + 100000 * block, block);
+    }
+    copy[1].to = 4000000;
+    assert_int_equal(attn_kv_copy(kv, copy, 2, NULL, &e), ERR_INVALID);
+    assert_contains(e.message, "block copy 1: 100000 to 4000000, expected ids below 4000000");
+    attn_kv_destroy(kv);
+    attn_close(a);
+}
+
+TEST(latent_slabs_have_no_value)
+{
+    struct kv_layer_desc layer = { KV_LATENT, 0, 1, 40, 0 };
+    struct attn_options opt = { 0 };
+    struct attn *a = NULL;
+    struct attn_kv *kv = NULL;
+    struct kv_layout lay;
+    struct err e = { 0 };
+    assert_ok(kv_layout_init(&lay, &layer, 1, 16, KV_E4M3, KV_E4M3, &e), e);
+    assert_ok(attn_open(&a, &opt, &e), e);
+    assert_ok(attn_kv_create(&kv, a, &lay, 10, &e), e);
+    assert_int_equal(attn_kv_key(kv, 0).dtype, ATTN_E4M3);
+    assert_int_equal(attn_kv_value(kv, 0).rank, 0);
+    attn_kv_destroy(kv);
+    attn_close(a);
+}
+
+TEST(missing_plugin_is_named)
+{
+    struct attn_plugin *p = NULL;
+    struct err e = { 0 };
+    assert_int_equal(attn_plugin_open(&p, "/nonexistent/quire_cuda.so", &e), ERR_NOT_FOUND);
+    assert_contains(e.message, "/nonexistent/quire_cuda.so does not exist");
+    assert_int_equal(attn_plugin_open(&p, "CMakeLists.txt", &e), ERR_IO);
+    assert_null(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RUN(each_task_runs_once),
+        RUN(barriers_separate_phases),
+        RUN(pool_without_threads_and_limits),
+        RUN(loaders_convert_exactly),
+        RUN(products_do_not_depend_on_their_company),
+        RUN(softmax_of_masked_rows),
+        RUN(formats_round_trip_and_round_to_even),
+        RUN(exponential_and_tanh),
+        RUN(states_merge),
+        RUN(slots_and_blocks_out_of_range_count_as_unmapped),
+        RUN(slabs_are_lazy_and_copy_blocks),
+        RUN(latent_slabs_have_no_value),
+        RUN(missing_plugin_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
