@@ -2,6 +2,7 @@
  *
  *   decode     split kernel alone     few tokens: at most one a sequence on average
  *   prefill    split kernel for the sequences of few rows, prefill kernel for the rest
+ *   latent     latent kernel         head sizes 576/512
  *   reference  generic kernel         bias, output_qk, odd shapes
  * Each after the prologue.  What is chosen and how much is launched depends on
  * static facts and bounds; every length is read on the device.
@@ -16,7 +17,10 @@
 namespace
 {
 
-enum kernel_index { DECODE, PREFILL, REFERENCE, N_KERNELS };
+enum kernel_index { DECODE, PREFILL, LATENT, REFERENCE, N_KERNELS };
+
+/* Widths of the latent kernel. */
+enum { LATENT_K = 576, LATENT_V = 512 };
 
 const uint32_t all_features = ATTN_BIT(ATTN_FEATURES) - 1;
 const uint32_t fused_features =
@@ -26,6 +30,7 @@ const uint32_t all_dtypes = ATTN_BIT(ATTN_F16) | ATTN_BIT(ATTN_BF16);
 const struct attn_kernel kernels[N_KERNELS] = {
     {"decode", fused_features, all_dtypes, 256, false, "token_count <= batch_size"},
     {"prefill", fused_features, all_dtypes, 256, false, "any ragged batch"},
+    {"latent", fused_features, all_dtypes, LATENT_K, true, "head sizes 576/512"},
     {"reference", all_features, all_dtypes, CUDA_MAX_HEAD, false, "any shape, not fast"},
 };
 
@@ -49,6 +54,8 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
                        (int)opt->device_index, info.name, (int)info.major, (int)info.minor);
     for (int k = 0; k < CACHE_KINDS; k++) {
         rc = cuda_result(split_kernels[k]->prepare(), "preparing the split kernels", e);
+        if (rc == ERR_OK)
+            rc = cuda_result(latent_kernels[k].prepare(), "preparing the latent kernels", e);
         if (rc == ERR_OK)
             rc = cuda_result(prefill_kernels[k]->prepare(), "preparing the prefill kernels", e);
         if (rc != ERR_OK)
@@ -80,6 +87,8 @@ bool fits(const void *, uint32_t k, const struct attn_plan *p)
 {
     if (k == REFERENCE)
         return true;
+    if (k == LATENT)
+        return p->head_size == LATENT_K && p->v_head_size == LATENT_V;
     /* Rows are copied 16 bytes at a time. */
     if ((p->k_cache_dtype == ATTN_INT8 || p->k_cache_dtype == ATTN_E4M3) && p->head_size % 16 != 0)
         return false;
@@ -110,7 +119,8 @@ struct layout lay_out(const struct attn_plan *p)
     uint64_t heads = (uint64_t)p->token_count * (uint64_t)p->num_heads;
 
     l.q_form = generic ? Q_FLOAT : quantised ? Q_HALF : Q_NATIVE;
-    l.q_width = generic ? p->head_size : padded_width(p->head_size);
+    bool latent = p->kernel == LATENT;
+    l.q_width = generic || latent ? p->head_size : padded_width(p->head_size);
     l.q = take(&l.total, heads * (uint64_t)l.q_width * (generic ? 4 : 2));
     l.q_factor = take(&l.total, heads * 4);
     l.arrived = take(&l.total, heads * 4);
@@ -119,7 +129,9 @@ struct layout lay_out(const struct attn_plan *p)
         return l;
 
     l.split_rows = INT32_MAX;
-    if (p->kernel == PREFILL) {
+    if (latent) {
+        rows = p->batch_size;
+    } else if (p->kernel == PREFILL) {
         l.split_rows = p->group > 16 ? p->group : 16;
         at_most = p->batch_size * (l.split_rows / p->group);
         rows = rows < at_most ? rows : at_most;
@@ -131,7 +143,7 @@ struct layout lay_out(const struct attn_plan *p)
     l.max_chunks = plan_max_chunks(span);
     l.part_rows = (int32_t)rows;
     uint64_t parts = (uint64_t)rows * (uint64_t)l.max_chunks * (uint64_t)p->num_heads;
-    l.part = take(&l.total, parts * (uint64_t)l.q_width * 4);
+    l.part = take(&l.total, parts * (uint64_t)(latent ? LATENT_V : l.q_width) * 4);
     l.part_state = take(&l.total, parts * 8);
     return l;
 }
@@ -245,7 +257,7 @@ void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace
     c->work = (uint32_t *)(workspace + l->work);
     c->part = (float *)(workspace + l->part);
     c->part_state = (float *)(workspace + l->part_state);
-    c->q_width = c->v_width = l->q_width;
+    c->q_width = l->q_width;
     c->q_form = l->q_form;
     c->max_chunks = l->max_chunks;
     c->part_rows = l->part_rows;
@@ -276,6 +288,13 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
         return rc;
     if (p->kernel == REFERENCE)
         return cuda_result(launch_generic(&c, s), "launching the generic kernel", e);
+    if (p->kernel == LATENT) {
+        rc = cuda_result(latent_kernels[c.cache].launch(&c, a->n_sm, s),
+                         "launching the latent kernel", e);
+        return rc != ERR_OK
+                   ? rc
+                   : cuda_result(launch_latent_merge(&c, s), "launching the latent merge", e);
+    }
     rc = cuda_result(split_kernels[c.cache]->launch(&c, a->n_sm, s), "launching the split kernel",
                      e);
     if (rc == ERR_OK && p->kernel == PREFILL)

@@ -37,7 +37,7 @@ template <int KIND, int D> struct cache_tile {
     /* Byte offset of piece p of row r. */
     static __device__ __forceinline__ uint32_t at(int r, int p)
     {
-        int s = PIECES >= 8 ? (p ^ (r & 7)) : (p ^ ((r >> 1) & (PIECES - 1)));
+        int s = PIECES % 8 == 0 ? (p ^ (r & 7)) : (p ^ ((r >> 1) & 3));
         return (uint32_t)(r * ROW_BYTES + s * 16);
     }
 

@@ -32,7 +32,7 @@ struct attn_call {
 
     /* Workspace: [tokens, heads, q_width], then per (token, head) q_factor and
      * arrived; one work counter a kernel; partial results of split sequences
-     * [rows, max_chunks, heads], O of v_width floats and (max, sum). */
+     * [rows, max_chunks, heads], O and (max, sum). */
     void *q;
     float *q_factor;
     uint32_t *arrived, *work;
@@ -42,7 +42,7 @@ struct attn_call {
     int64_t bias_rows, bias_cols, qk_cols;
     int32_t tokens, batch, table_cols, num_blocks, block_shift;
     int32_t heads, kv_heads, group, head_size, v_head_size;
-    int32_t q_width, v_width; /* padded row lengths of the workspace           */
+    int32_t q_width; /* padded row length of q                                 */
     int32_t query_stride, key_stride;
     int32_t rotary_dim, rotary_offset, rotary_interleaved, rotary_rows;
     int32_t window; /* 0: off */

@@ -66,7 +66,21 @@ __device__ __forceinline__ void write_output(const struct attn_call &c, int toke
     }
 }
 
-/* Index of a partial result: row is the token's rank among split tokens. */
+/* One channel of (token, head), V's channel scale included here. */
+__device__ __forceinline__ void write_channel(const struct attn_call &c, int token, int head,
+                                              int channel, float x)
+{
+    int64_t at = ((int64_t)token * c.heads + head) * c.v_head_size + channel;
+    if (c.v_channel)
+        x *= c.v_scale[(int64_t)(head / c.group) * c.head_size + channel];
+    if (c.dtype_bf16)
+        ((__nv_bfloat16 *)c.output)[at] = __float2bfloat16_rn(x);
+    else
+        ((__half *)c.output)[at] = __float2half_rn(x);
+}
+
+/* Index of a partial result: row is the token's rank among split tokens, or
+ * the sequence where it has one token only. */
 __device__ __forceinline__ int64_t part_index(const struct attn_call &c, int row, int chunk,
                                               int head)
 {

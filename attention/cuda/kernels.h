@@ -24,6 +24,9 @@ struct kernel_family {
 extern const struct kernel_family split_bf16, split_f16, split_e4m3, split_int8;
 extern const struct kernel_family prefill_bf16, prefill_f16, prefill_e4m3, prefill_int8;
 
+extern const struct kernel_family latent_kernels[CACHE_KINDS];
+cudaError_t launch_latent_merge(const struct attn_call *c, cudaStream_t stream);
+
 /* Padded width with an instance for a head of n channels; 0 beyond 256. */
 int padded_width(int n);
 

@@ -69,7 +69,7 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
     typedef shape<KIND, D> sh;
     int u = id / c.kv_heads, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int i = unit_sequence(p, n, u), n_new, b = base + i;
-    struct plan_seq s = cut_sequence<false>(c, b, sh::TILE, &w->first, &n_new);
+    struct plan_seq s = cut_sequence<SHARE_PREFILL>(c, b, sh::TILE, &w->first, &n_new);
     int past = c.past_seqlens[b];
     w->kv_head = id % c.kv_heads;
     w->row0 = (s.n_tiles - 1 - (u - p->units[i])) * sh::TILE;
@@ -416,7 +416,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 
     for (int base = 0; base < c.batch; base += WORK_SPAN) {
         int n = min(WORK_SPAN, c.batch - base);
-        plan_work<false, THREADS>(c, plan, base, 0, sh::TILE);
+        plan_work<SHARE_PREFILL, THREADS>(c, plan, base, 0, sh::TILE);
         int id1 = id0 + plan->units[n] * c.kv_heads;
         if (!waited)
             wait_for_upstream();

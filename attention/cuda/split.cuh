@@ -71,7 +71,7 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
     int i = unit_sequence(p, n, u), n_new;
     w->kv_head = id % c.kv_heads;
     w->seq = base + i;
-    struct plan_seq s = cut_sequence<true>(c, w->seq, ROWS, &w->first, &n_new);
+    struct plan_seq s = cut_sequence<SHARE_SPLIT>(c, w->seq, ROWS, &w->first, &n_new);
     u -= p->units[i];
     w->chunk = u % s.n_chunks;
     w->n_chunks = s.n_chunks;
@@ -426,7 +426,7 @@ __global__ void __launch_bounds__(THREADS, shape<KIND, D>::CTAS_PER_SM)
 
     for (int base = 0; base < c.batch; base += WORK_SPAN) {
         int n = min(WORK_SPAN, c.batch - base);
-        plan_work<true, THREADS>(c, plan, base, rows, ROWS);
+        plan_work<SHARE_SPLIT, THREADS>(c, plan, base, rows, ROWS);
         rows = plan->rows[n];
         int id1 = id0 + plan->units[n] * c.kv_heads;
         if (!waited)

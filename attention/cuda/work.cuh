@@ -39,14 +39,21 @@ __device__ __forceinline__ bool is_split(const struct attn_call &c, int n)
     return (int64_t)n * c.group <= c.split_rows;
 }
 
-/* Cut sequence b for a kernel of tile_rows; nothing where the other kernel
- * serves it.  The prefill kernel (split false) takes all keys as one chunk. */
-template <bool SPLIT>
+/* Who serves which sequences, and how their keys are cut. */
+enum share {
+    SHARE_SPLIT,   /* those of few rows, in chunks             */
+    SHARE_PREFILL, /* the others, all keys at once             */
+    SHARE_LATENT   /* all: one query in chunks, more at once   */
+};
+
+/* Cut sequence b for a kernel of tile_rows; nothing where another kernel serves
+ * it. */
+template <int SHARE>
 __device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c, int b,
                                                         int tile_rows, int *first, int *n)
 {
     sequence_tokens(c, b, first, n);
-    if (is_split(c, *n) != SPLIT)
+    if (SHARE != SHARE_LATENT && is_split(c, *n) != (SHARE == SHARE_SPLIT))
         *n = 0;
     int capacity = (int)min((int64_t)c.table_cols << c.block_shift, (int64_t)INT32_MAX);
     struct plan_seq s =
@@ -54,14 +61,16 @@ __device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &
                       c.max_chunks, c.group, tile_rows);
     if (s.n_tiles == 0)
         *n = 0;
-    if (!SPLIT)
+    if (SHARE == SHARE_PREFILL || (SHARE == SHARE_LATENT && *n > 1)) {
         s.n_chunks = s.n_chunks > 0;
+        s.chunk = INT32_MAX;
+    }
     return s;
 }
 
 /* Plan sequences [base, base + WORK_SPAN): fills p->units and p->rows, carrying
  * rows_before.  Ends in a barrier.  THREADS is a multiple of 32, at most 256. */
-template <bool SPLIT, int THREADS>
+template <int SHARE, int THREADS>
 __device__ void plan_work(const struct attn_call &c, struct work_plan *p, int base,
                           int rows_before, int tile_rows)
 {
@@ -72,7 +81,7 @@ __device__ void plan_work(const struct attn_call &c, struct work_plan *p, int ba
     int units = 0, rows = 0;
     for (int i = from; i < to; i++) {
         int first, k;
-        struct plan_seq s = cut_sequence<SPLIT>(c, base + i, tile_rows, &first, &k);
+        struct plan_seq s = cut_sequence<SHARE>(c, base + i, tile_rows, &first, &k);
         units += s.n_tiles * s.n_chunks;
         rows += k;
     }
@@ -99,7 +108,7 @@ __device__ void plan_work(const struct attn_call &c, struct work_plan *p, int ba
         int first, k;
         p->units[i] = u;
         p->rows[i] = r;
-        struct plan_seq s = cut_sequence<SPLIT>(c, base + i, tile_rows, &first, &k);
+        struct plan_seq s = cut_sequence<SHARE>(c, base + i, tile_rows, &first, &k);
         u += s.n_tiles * s.n_chunks;
         r += k;
     }
