@@ -383,43 +383,43 @@ static enum parse_event finish_head(struct http_parser *p)
     return split_target(p);
 }
 
-/* How many of data[0..n) belong to the head (its last byte included); sets
- * *complete.  Refuses bare line feeds and folded lines by setting p->problem. */
-static size_t scan_head(struct http_parser *p, const char *data, size_t n, bool *complete)
+/* What the scanner found in a piece of the head. */
+struct scan {
+    size_t n;            /* bytes of the piece that may be parsed           */
+    bool complete;       /* they end the head                               */
+    int status;          /* why nothing behind them is read, or 0           */
+    const char *problem;
+};
+
+/* Find the head's end; refuse bare line feeds, lone carriage returns, folded
+ * lines and a head past its limit. */
+static struct scan scan_head(struct http_parser *p, const char *data, size_t n)
 {
+    size_t room = p->lim.head_bytes - p->n_head;
+
     for (size_t i = 0; i < n; i++) {
         char c = data[i];
-        switch (p->seen) {
-        case 0:
-        case 2:
-            if (c == '\n' || (p->seen == 2 && (c == ' ' || c == '\t'))) {
-                bad(p, 400, c == '\n' ? "a line ends without carriage return"
-                                      : "a folded header line");
-                return i;
-            }
+        if (i == room)
+            return (struct scan){ i, false, 431,
+                                  "the request's head is larger than this server accepts" };
+        if (p->seen == 1 || p->seen == 3) {
+            if (c != '\n')
+                return (struct scan){ i, false, 400, "a carriage return without line feed" };
+            if (++p->seen == 4)
+                return (struct scan){ i + 1, true, 0, NULL };
+        } else {
+            if (c == '\n')
+                return (struct scan){ i, false, 400, "a line ends without carriage return" };
+            if (p->seen == 2 && (c == ' ' || c == '\t'))
+                return (struct scan){ i, false, 400, "a folded header line" };
             p->seen = c == '\r' ? p->seen + 1 : 0;
-            break;
-        case 1:
-        case 3:
-            if (c != '\n') {
-                bad(p, 400, "a carriage return without line feed");
-                return i;
-            }
-            if (++p->seen == 4) {
-                *complete = true;
-                return i + 1;
-            }
-            break;
-        default:
-            break;
         }
     }
-    return n;
+    return (struct scan){ n, false, 0, NULL };
 }
 
 static enum parse_event feed_head(struct http_parser *p, const char *data, size_t n, size_t *used)
 {
-    bool complete = false;
     size_t skip = 0;
 
     while (!p->started && skip < n && (data[skip] == '\r' || data[skip] == '\n')) {
@@ -434,23 +434,21 @@ static enum parse_event feed_head(struct http_parser *p, const char *data, size_
         return PARSE_MORE;
     }
     p->started = true;
-    size_t part = scan_head(p, data, n, &complete);
-    if (p->problem)
-        return PARSE_BAD;
-    p->n_head += part;
-    if (p->n_head > p->lim.head_bytes)
-        return bad(p, 431, "the request's head is larger than this server accepts");
-    llhttp_errno_t err = llhttp_execute(&p->ll, data, part);
+    struct scan scan = scan_head(p, data, n);
+    p->n_head += scan.n;
+    llhttp_errno_t err = scan.n > 0 ? llhttp_execute(&p->ll, data, scan.n) : HPE_OK;
     if (p->problem)
         return PARSE_BAD;
     if (err != HPE_OK && !(err == HPE_PAUSED && p->message_done &&
-                           llhttp_get_error_pos(&p->ll) == data + part))
+                           llhttp_get_error_pos(&p->ll) == data + scan.n))
         return bad(p, err == HPE_INVALID_METHOD ? 501 : 400,
                    err == HPE_PAUSED ? "unclear end of the head" : llhttp_get_error_reason(&p->ll));
-    if (complete != p->head_done)
+    if (scan.problem)
+        return bad(p, scan.status, scan.problem);
+    if (scan.complete != p->head_done)
         return bad(p, 400, "unclear end of the head");
-    *used = skip + part;
-    if (!complete)
+    *used = skip + scan.n;
+    if (!scan.complete)
         return PARSE_MORE;
     p->body_phase = true;
     return finish_head(p);

@@ -1,0 +1,11 @@
+# The daemon's parts.  Its whole is driven by tests/e2e.
+quire_test(options_test SOURCES unit/options_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit)
+quire_test(mailbox_test SOURCES unit/mailbox_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit threads)
+quire_test(stops_test SOURCES unit/stops_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit property)
+quire_test(http_test SOURCES unit/http_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit property)
+quire_test(choice_test SOURCES unit/choice_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit)
