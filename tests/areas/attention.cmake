@@ -24,3 +24,22 @@ quire_test(attention_window_test
   SOURCES property/attention_window_test.c
   LIBRARIES test_support attention quire::cmocka m
   LABELS property)
+
+# attention/README.md's table is this program's output.
+quire_test(attention_feature_table
+  SOURCES unit/attention_feature_table.c
+  LIBRARIES attention
+  ARGS --check attention/README.md ${CMAKE_BINARY_DIR}/quire_cuda.so
+  LABELS unit)
+
+quire_test(attention_plan_smoke
+  SOURCES fuzz/attention_plan_smoke.c fuzz/attention_plan_fuzz.c
+  LIBRARIES test_support attention
+  LABELS fuzz)
+if(QUIRE_FUZZ)
+  quire_test(attention_plan_libfuzzer
+    SOURCES fuzz/attention_plan_libfuzzer.c fuzz/attention_plan_fuzz.c
+    LIBRARIES attention NO_RUN)
+  target_compile_options(attention_plan_libfuzzer PRIVATE -fsanitize=fuzzer)
+  target_link_options(attention_plan_libfuzzer PRIVATE -fsanitize=fuzzer)
+endif()
