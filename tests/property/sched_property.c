@@ -193,12 +193,51 @@ TEST(random_lives)
     assert_true(t.preemptions > 0 && t.aborted > 0 && t.errors > 0 && t.n_cached > 0);
 }
 
+/* Rows that all grow to the size of the pool and start whenever their prompt
+ * fits: as much preemption as can be had. */
+TEST(nobody_is_preempted_more_than_three_times)
+{
+    uint64_t n_preempted = 0, most = 0;
+    for (uint64_t round = 0; round < 8 + n_rounds / 30; round++) {
+        struct rng r = { seed * 7000003 + round };
+        struct world w;
+        struct world_config c = { .n_blocks = 8 + rng_below(&r, 16),
+                                  .no_prefix_caching = rng_below(&r, 2) == 0,
+                                  .sched = { .max_num_seqs = 16,
+                                             .max_num_batched_tokens = pick(&r, budgets + 2, 3),
+                                             .max_model_len = 1024,
+                                             .look_ahead_tokens = 1,
+                                             .max_partial_prefills = 1 + rng_below(&r, 3),
+                                             .preempt = rng_below(&r, 2) == 0
+                                                            ? SCHED_PREEMPT_LATEST
+                                                            : SCHED_PREEMPT_COST } };
+        world_open(&w, &c);
+        uint32_t room = c.n_blocks * 16;
+        for (req_id i = 0; i < 60; i++) {
+            uint32_t n = 1 + rng_below(&r, 24);
+            assert_int_equal(world_submit_simple(&w, i, i, n, room - n - rng_below(&r, room / 2)),
+                             ERR_OK);
+        }
+        world_drain(&w, 1000000);
+        world_expect_idle(&w);
+        struct totals t = { 0 };
+        add_up(&w, 60, &t);
+        n_preempted += t.preemptions;
+        most = t.most_preempted > most ? t.most_preempted : most;
+        world_close(&w);
+    }
+    printf("%llu preemptions, at most %llu of one\n", (unsigned long long)n_preempted,
+           (unsigned long long)most);
+    assert_int_equal(most, 3);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
         n_rounds = strtoull(argv[1], NULL, 10);
     if (argc > 2)
         seed = strtoull(argv[2], NULL, 10);
-    const struct CMUnitTest tests[] = { RUN(random_lives) };
+    const struct CMUnitTest tests[] = { RUN(random_lives),
+                                        RUN(nobody_is_preempted_more_than_three_times) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,9 +317,10 @@ static void report(const struct sim *m, const struct options *o, double wall_s)
                       : 0;
     double again = computed > 0 ? 100.0 * (double)ss.tokens_recomputed / computed : 0;
     if (o->table) {
-        printf("| %s | %s | %.0f | %.1f | %llu | %.2f | %.0f / %.0f | %.0f | %.1f / %.1f | %.3f | "
+        printf("| %s | %s%s | %.0f | %.1f | %llu | %.2f | %.0f / %.0f | %.0f | %.1f / %.1f | %.3f | "
                "%.0f |\n",
-               o->trace, o->policy, (double)ss.tokens_output / virt_s, hits,
+               o->trace, o->policy, o->itl_us != 0 ? ", ITL target" : "",
+               (double)ss.tokens_output / virt_s, hits,
                (unsigned long long)ss.preemptions, again, tally_ms(&m->ttft, 0.5),
                tally_ms(&m->ttft, 0.99), tally_ms(&m->ttft_light, 0.99), tally_ms(&m->itl, 0.5),
                tally_ms(&m->itl, 0.99), jain, 100 * m->use_sum / n);
@@ -411,9 +412,9 @@ static void set_trace(struct trace_config *t, const struct options *o)
         uint32_t share[SIM_KINDS];
         double rate, burst;
     } traces[] = {
-        { "chat", { 100, 0, 0, 0 }, 5, 1 },   { "rag", { 0, 100, 0, 0 }, 11, 1 },
-        { "agent", { 0, 0, 100, 0 }, 4, 1 },  { "long", { 0, 0, 0, 100 }, 2.5, 1 },
-        { "mix", { 55, 25, 15, 5 }, 4, 1 },   { "burst", { 55, 25, 15, 5 }, 2.5, 6 },
+        { "chat", { 100, 0, 0, 0 }, 7, 1 },   { "rag", { 0, 100, 0, 0 }, 12, 1 },
+        { "agent", { 0, 0, 100, 0 }, 4, 1 },  { "long", { 0, 0, 0, 100 }, 2, 1 },
+        { "mix", { 55, 25, 15, 5 }, 5.5, 1 }, { "burst", { 55, 25, 15, 5 }, 3, 6 },
     };
     for (size_t i = 0; i < sizeof traces / sizeof traces[0]; i++) {
         if (strcmp(o->trace, traces[i].name) != 0)
