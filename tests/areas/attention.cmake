@@ -43,3 +43,5 @@ if(QUIRE_FUZZ)
   target_compile_options(attention_plan_libfuzzer PRIVATE -fsanitize=fuzzer)
   target_link_options(attention_plan_libfuzzer PRIVATE -fsanitize=fuzzer)
 endif()
+
+quire_test(attention_cpu_bench SOURCES bench/attention_cpu_bench.c LIBRARIES attention NO_RUN)
