@@ -28,7 +28,7 @@
  * (6) The prefix index holds exactly the published blocks, each once.
  * (7) A row's entries below its window are -1; entries at or above it, up to
  *     the reserved length, are mapped.
- * (8) Per-group held counts sum to the pool's held count.
+ * (8) Per-group held counts sum to the pool's held count; pins' blocks to n_pinned.
  * (9) The free list holds each idle block exactly once, in eviction order. */
 #ifndef KVPOOL_KVPOOL_H
 #define KVPOOL_KVPOOL_H

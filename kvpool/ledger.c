@@ -85,6 +85,16 @@ static void count_tables(struct audit *a)
     }
 }
 
+/* (8): pins' columns, counted whole. */
+static uint32_t count_pinned(const struct kvpool *p)
+{
+    uint32_t n = 0;
+    for (uint32_t id = p->cfg.max_seqs; id < p->n_slots; id++)
+        for (uint32_t g = 0; p->seq[id].open && g < p->n_groups; g++)
+            n += p->seq[id].n_published - p->seq[id].first[g];
+    return n;
+}
+
 /* (1), (2), (3), (8): each block's own account. */
 static void check_blocks(struct audit *a)
 {
@@ -120,6 +130,8 @@ static void check_blocks(struct audit *a)
         if (held[g] != p->group_held[g])
             violation(a, 8, -1, "group %u holds %u blocks: ledger has %u", g, held[g],
                       p->group_held[g]);
+    if (count_pinned(p) != p->n_pinned)
+        violation(a, 8, -1, "pins name %u blocks: ledger has %u", count_pinned(p), p->n_pinned);
     uint64_t sum = (uint64_t)p->free.n + p->n_cached + p->resting.n + p->n_held + p->n_quarantined;
     if (sum != p->cfg.n_blocks)
         violation(a, 2, -1,
@@ -466,6 +478,7 @@ enum err_code kvpool_check(struct kvpool *p, struct err *e)
     p->count.violations += a.n_violations;
     for (uint32_t b = 0; b < n; b++)
         p->blk[b].doomed = p->blk[b].doomed || (a.source[b] & BAD) != 0;
+    p->n_pinned = count_pinned(p);
     repair_tables(&a);
     repair_index(&a);
     repair_blocks(&a);

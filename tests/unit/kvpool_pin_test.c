@@ -33,6 +33,10 @@ TEST(pinned_prefix_outlives_pressure)
     assert_int_equal(n, 96); /* whole blocks, the last one too */
     assert_int_equal(drive_stats(p).n_pinned, 6);
     assert_int_equal(drive_stats(p).n_seqs, 0);
+    p->n_pinned++; /* broken on purpose: found, named, mended */
+    assert_int_equal(kvpool_check(p, &e), ERR_INVALID);
+    assert_contains(e.message, "(8): pins name 6 blocks: ledger has 7");
+    assert_ledger(p);
     pressure(p, 100);
     assert_int_equal(drive_request(p, 1, 100, 1, 4096), 96);
     assert_int_equal(kvpool_expire_pins(p, 49), 0);
