@@ -7,6 +7,8 @@
 
 #include <xxhash.h>
 
+enum { MAX_SCORES = 4 * 1024 * 1024 }; /* numbers reported in one reply */
+
 /* Well-mixed bits of a and b. */
 static uint64_t mix(uint64_t a, uint64_t b)
 {
@@ -84,6 +86,24 @@ static void fill_request(struct gen *g, uint32_t i)
     };
 }
 
+/* Scores are gathered until the reply is written: bound them. */
+static enum err_code check_scores(struct gen *g)
+{
+    const struct oai_request *r = &g->prompts.req;
+    uint64_t each = (uint64_t)(engine_logprobs(r) + 1), n = 0;
+
+    for (uint32_t i = 0; i < g->prompts.n; i++) {
+        uint64_t ids = g->prompts.prompt[i].ids.n, room = g->srv->max_model_len - ids;
+        n += ids + r->n * (r->max_tokens < room ? r->max_tokens : room);
+    }
+    if (n * each <= MAX_SCORES)
+        return ERR_OK;
+    return err_set_param(&g->err, ERR_INVALID, r->prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                         "logprobs: %llu tokens with %llu alternatives each could be reported; at "
+                         "most %d in one request",
+                         (unsigned long long)n, (unsigned long long)each, MAX_SCORES);
+}
+
 static enum err_code prepare(struct gen *g)
 {
     const struct oai_request *r = &g->prompts.req;
@@ -91,6 +111,9 @@ static enum err_code prepare(struct gen *g)
 
     free(g->body);
     g->body = NULL;
+    if (rc != ERR_OK)
+        return rc;
+    rc = check_scores(g);
     if (rc != ERR_OK)
         return rc;
     rc = stop_set_init(&g->stops, r->stop, r->n_stop, &g->err);

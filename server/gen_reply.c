@@ -173,6 +173,7 @@ static bool deliver(struct gen *g, struct json_out *o)
         json_out_fini(o);
         return false;
     }
+    g->sent_us = srv_now_us();
     bool ok = reply_stream_data(g->x, o->p, o->n);
     json_out_fini(o);
     return ok;

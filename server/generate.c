@@ -9,11 +9,12 @@
 
 #include <xxhash.h>
 
+#include "proto/sse.h"
 #include "server/drain.h"
 #include "server/handlers.h"
 #include "server/reply.h"
 
-enum { SLOT_BITS = 24, FIRST_SLOTS = 256 };
+enum { SLOT_BITS = 24, FIRST_SLOTS = 256, PING_AFTER_US = 10 * 1000 * 1000 };
 
 static void maybe_free(struct gen *g);
 
@@ -125,7 +126,7 @@ static void log_end(struct gen *g)
 /* What is counted once a generation. */
 static void count_end(struct gen *g)
 {
-    struct serving_metrics *m = &g->srv->metrics;
+    struct serving_metrics *m = &g->srv->metrics.serving;
     const struct oai_request *r = &g->prompts.req;
     uint32_t most = 0, total = 0;
 
@@ -263,7 +264,7 @@ static void on_token(struct gen *g, uint32_t prompt, const struct engine_batch *
 {
     uint32_t i = prompt * g->prompts.req.n + ev->choice;
     struct gen_choice *gc = &g->choice[i];
-    struct serving_metrics *m = &g->srv->metrics;
+    struct serving_metrics *m = &g->srv->metrics.serving;
     struct choice_token t = { .id = ev->token,
                               .logprob = ev->logprob,
                               .n_top = ev->n_top,
@@ -504,6 +505,23 @@ static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
         g->working = false;
         err_set(&e, ERR_NOMEM, "no thread takes the request");
         gen_fail(g, &e, "error");
+    }
+}
+
+void gen_ping(struct srv *srv)
+{
+    uint64_t now = srv_now_us();
+
+    for (struct gen *g = srv->gens, *next; g; g = next) {
+        next = g->next;
+        if (g->x == NULL || !g->streaming || now - g->sent_us < PING_AFTER_US)
+            continue;
+        g->sent_us = now;
+        g->n_mail++; /* a client dropped here must not free the next one's link */
+        reply_stream_data(g->x, SSE_PING, sizeof SSE_PING - 1);
+        next = g->next;
+        g->n_mail--;
+        maybe_free(g);
     }
 }
 

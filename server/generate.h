@@ -67,6 +67,7 @@ struct gen {
     int status;
     const char *end; /* why it ended, when not by its choices' finish */
     uint64_t began_us, first_us;
+    uint64_t sent_us; /* stream: when something was last sent */
     uint64_t queued_us, prefill_us, decode_us;
     uint32_t n_preempted;
 };
@@ -83,6 +84,10 @@ void gen_event(struct srv *srv, const struct engine_batch *b, const struct engin
 /* Answer with an error (mid-stream: as an event) and cancel the rest.  The
  * generation may be freed on return. */
 void gen_fail(struct gen *g, const struct err *e, const char *end);
+
+/* Comment lines on streams that were silent for long, so that proxies between
+ * do not give up. Called every few seconds. */
+void gen_ping(struct srv *srv);
 
 /* Live generation of an engine request, and which of its prompts. */
 struct gen *gen_find(const struct srv *srv, req_id id, uint32_t *prompt);

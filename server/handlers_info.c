@@ -112,42 +112,18 @@ void handle_version(struct srv *srv, struct exchange *x)
     reply_body(x, 200, CONTENT_JSON, body, sizeof body - 1);
 }
 
-/* Carry the engine's counts over to the registry. */
-static void refresh(struct srv *srv)
-{
-    struct serving_metrics *m = &srv->metrics;
-    struct engine_snapshot s;
-    uint64_t used;
-
-    engine_snapshot(srv->engine, &s);
-    used = s.pool.n_held + s.pool.n_resting;
-    prom_set(m->num_requests_running, s.sched.n_running);
-    prom_set(m->num_requests_waiting, s.sched.n_waiting);
-    prom_set(m->waiting_capacity, s.sched.n_waiting);
-    prom_set(m->waiting_deferred, 0);
-    prom_set(m->kv_cache_usage_perc,
-             s.pool.n_blocks ? (double)used / (double)s.pool.n_blocks : 0);
-    prom_counter_raise(m->prefix_cache_queries, s.pool.query_tokens);
-    prom_counter_raise(m->prefix_cache_hits, s.pool.hit_tokens);
-    prom_counter_raise(m->num_preemptions, s.sched.preemptions);
-    prom_counter_raise(m->prompt_tokens, s.sched.tokens_prompt);
-    prom_counter_raise(m->prompt_tokens_computed,
-                       s.sched.tokens_prompt - s.sched.tokens_prompt_cached);
-    prom_counter_raise(m->prompt_tokens_cached, s.sched.tokens_prompt_cached);
-    prom_counter_raise(m->prompt_tokens_hit, s.sched.tokens_prompt_cached);
-    prom_counter_raise(m->generation_tokens, s.sched.tokens_output);
-}
-
 void handle_metrics(struct srv *srv, struct exchange *x)
 {
     struct json_out o = { 0 };
+    struct engine_snapshot s;
 
     if (srv->engine == NULL) {
         reply_error(x, 503, NULL, "the model is still loading");
         return;
     }
-    refresh(srv);
-    prom_render(&o, srv->metrics.registry);
+    engine_snapshot(srv->engine, &s);
+    srv_metrics_refresh(&srv->metrics, &s, srv->n_conns);
+    prom_render(&o, srv->metrics.serving.registry);
     reply_out(x, 200, PROM_CONTENT_TYPE, &o);
     json_out_fini(&o);
 }

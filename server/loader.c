@@ -148,7 +148,7 @@ static enum err_code init_metrics(struct srv *srv, const struct sizing *s, struc
 
     snprintf(block, sizeof block, "%u", m->layout.block_tokens);
     snprintf(blocks, sizeof blocks, "%u", s->n_blocks);
-    return serving_metrics_init(&srv->metrics, &c, e);
+    return srv_metrics_init(&srv->metrics, &c, e);
 }
 
 static void on_wake(void *ctx)
@@ -186,7 +186,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
         struct engine_config c = { .model = srv->model,
                                    .pool = s.pool,
                                    .sched = s.sched,
-                                   .metrics = &srv->metrics,
+                                   .metrics = &srv->metrics.serving,
                                    .log = &srv->log,
                                    .wake = on_wake,
                                    .wake_ctx = &srv->events };
@@ -205,7 +205,7 @@ void loader_unload(struct srv *srv)
 {
     engine_destroy(srv->loaded_engine);
     srv->engine = srv->loaded_engine = NULL;
-    serving_metrics_fini(&srv->metrics);
+    srv_metrics_fini(&srv->metrics);
     if (srv->chat)
         chat_template_free(srv->chat);
     free(srv->tokens.at);

@@ -25,7 +25,7 @@ struct srv_request_line {
     const char *id, *request_id; /* ours, and the x-request-id */
     const char *path;
     int status;
-    const char *finish; /* stop, length, cancelled, error, rejected; comma list when n > 1 */
+    const char *finish; /* stop, length, cancelled, error, rejected; of the first choice */
     uint64_t n_prompt, n_cached, n_output, n_choices, n_preempted;
     uint64_t queued_us, prefill_us, decode_us, first_token_us, total_us;
 };

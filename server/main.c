@@ -19,6 +19,8 @@
 
 extern char **environ;
 
+enum { PING_LOOK_MS = 5000 };
+
 /* As many open files as the system allows. */
 static void raise_file_limit(void)
 {
@@ -49,6 +51,11 @@ static void on_events(uv_async_t *a)
 static void on_prepare(uv_prepare_t *p)
 {
     conn_flush_dirty(p->data);
+}
+
+static void on_ping(uv_timer_t *t)
+{
+    gen_ping(t->data);
 }
 
 static void on_load(uv_work_t *w)
@@ -137,6 +144,9 @@ static int set_up(struct srv *srv)
     uv_prepare_init(&srv->loop, &srv->prepare);
     srv->events.data = srv->prepare.data = srv;
     uv_prepare_start(&srv->prepare, on_prepare);
+    uv_timer_init(&srv->loop, &srv->ping_timer);
+    srv->ping_timer.data = srv;
+    uv_timer_start(&srv->ping_timer, on_ping, PING_LOOK_MS, PING_LOOK_MS);
     rc = drain_watch(srv);
     if (rc != 0)
         return fail(uv_strerror(rc));

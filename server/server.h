@@ -13,9 +13,9 @@
 #include "model/model.h"
 #include "model/tokenizer.h"
 #include "proto/openai_request.h"
-#include "proto/serving_metrics.h"
 #include "server/engine.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/options.h"
 
 enum srv_phase { SRV_LOADING, SRV_SERVING, SRV_DRAINING };
@@ -46,7 +46,7 @@ struct srv {
     const char *model_name; /* the first served name */
     uint32_t max_model_len;
     uint64_t salt_key;      /* of this process: hashes of salts are not guessable */
-    struct serving_metrics metrics;
+    struct srv_metrics metrics;
     struct engine *engine; /* NULL while loading */
     struct engine *loaded_engine;
 
@@ -54,7 +54,7 @@ struct srv {
     uv_async_t events;
     uv_prepare_t prepare;
     uv_signal_t sigterm, sigint;
-    uv_timer_t drain_timer;
+    uv_timer_t drain_timer, ping_timer;
     uv_work_t load_work;
     struct err load_err;
     enum err_code load_rc;

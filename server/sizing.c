@@ -136,12 +136,11 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
             m->n_parameters, m->dtype, m->backend);
     fprintf(f, "weights          %" PRIu64 " bytes\n", m->weight_bytes);
     fprintf(f, "memory free      %" PRIu64 " bytes\n", s->free_bytes);
-    fprintf(f, "KV cache         %" PRIu64 " bytes = %u blocks x %" PRIu64 " bytes (%u tokens of a group)\n",
+    fprintf(f, "KV cache         %" PRIu64 " bytes: %u blocks of %" PRIu64 " bytes, %u tokens each\n",
             s->kv_bytes, s->n_blocks, s->block_bytes, lay->block_tokens);
     for (uint32_t i = 0; i < lay->n_groups; i++)
-        fprintf(f, "  group %u        %s%s%u, %u layers\n", i, kinds[lay->group[i].kind],
-                lay->group[i].window ? " " : ", window ", lay->group[i].window,
-                lay->group[i].n_layers);
+        fprintf(f, "  group %u        %s, window %u, %u layers\n", i, kinds[lay->group[i].kind],
+                lay->group[i].window, lay->group[i].n_layers);
     fprintf(f, "context          %u tokens%s\n", s->max_model_len,
             s->model_len_cut ? " (cut to what the pool holds)" : "");
     fprintf(f, "step             at most %u tokens, %u sequences\n",
