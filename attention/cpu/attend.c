@@ -26,8 +26,9 @@ struct scratch {
     struct row row[TILE_ROWS];
     struct attn_state state[TILE_ROWS], tile_state[TILE_ROWS];
     float bias[TILE];
-    const void *k_row[INNER_KEYS], *v_row[INNER_KEYS];
-    int64_t lo, hi; /* union of the rows' ranges */
+    const void *k_row[TILE], *v_row[TILE]; /* of the current tile, NULL: not read */
+    uint32_t mapped[SUBS];                 /* bit i of sub-tile: row i is there   */
+    int64_t lo, hi;                        /* union of the rows' ranges           */
     const float *k_scale, *v_scale;
     float *q;        /* [rows][k_width]                      */
     float *kt;       /* [k_width][INNER_KEYS]                */
@@ -149,25 +150,51 @@ static const void *source_row(const struct source *s, int64_t slot, int32_t kv_h
                          (int64_t)attn_dtype_bytes(s->dtype);
 }
 
-/* Where positions [at, at + INNER_KEYS) lie; bit i of the result is set when
- * position at + i is inside [lo, hi) and mapped.  Others have NULL rows and are
+/* Rows i, i + 1, ... of n positions that follow one another in storage. */
+static void put_rows(const struct job *j, struct scratch *sc, int64_t i, int64_t n, int64_t slot)
+{
+    const char *k = source_row(&j->k, slot, sc->kv_head);
+    const char *v = source_row(&j->v, slot, sc->kv_head);
+    int64_t k_step = (int64_t)j->k.kv_heads * j->k.width * (int64_t)attn_dtype_bytes(j->k.dtype);
+    int64_t v_step = (int64_t)j->v.kv_heads * j->v.width * (int64_t)attn_dtype_bytes(j->v.dtype);
+    for (int64_t end = i + n; i < end; i++, k += k_step, v += v_step) {
+        sc->k_row[i] = k;
+        sc->v_row[i] = v;
+        sc->mapped[i / INNER_KEYS] |= 1u << i % INNER_KEYS;
+    }
+}
+
+/* Where positions [from, to) of a tile lie: one look at the table for each
+ * block.  Positions outside [lo, hi) and unmapped ones have NULL rows and are
  * never read. */
-static uint32_t find_rows(const struct job *j, struct scratch *sc, int64_t at)
+static void find_rows(const struct job *j, struct scratch *sc, int64_t from, int64_t to)
 {
     const struct q_tile *q = sc->q_tile;
     const int32_t *table = j->table != NULL ? j->table + q->seq * j->table_cols : NULL;
-    uint32_t mapped = 0;
-    for (int i = 0; i < INNER_KEYS; i++) {
-        int64_t pos = at + i, slot = -1;
-        if (pos >= sc->lo && pos < sc->hi)
-            slot = table != NULL ? attn_slot(table, j->table_cols, pos, j->block_shift,
-                                             j->num_blocks)
-                                 : q->seq_first + pos;
-        sc->k_row[i] = slot < 0 ? NULL : source_row(&j->k, slot, sc->kv_head);
-        sc->v_row[i] = slot < 0 ? NULL : source_row(&j->v, slot, sc->kv_head);
-        mapped |= slot < 0 ? 0 : 1u << i;
+    int64_t end = sc->hi < to ? sc->hi : to, n;
+    memset(sc->k_row, 0, (size_t)(to - from) * sizeof *sc->k_row);
+    memset(sc->v_row, 0, (size_t)(to - from) * sizeof *sc->v_row);
+    memset(sc->mapped, 0, sizeof sc->mapped);
+    for (int64_t pos = sc->lo > from ? sc->lo : from; pos < end; pos += n) {
+        int64_t slot = q->seq_first + pos;
+        n = end - pos;
+        if (table != NULL) {
+            int64_t left = ((int64_t)1 << j->block_shift) - (pos & (((int64_t)1 << j->block_shift) - 1));
+            n = n < left ? n : left;
+            slot = attn_slot(table, j->table_cols, pos, j->block_shift, j->num_blocks);
+        }
+        if (slot >= 0)
+            put_rows(j, sc, pos - from, n, slot);
     }
-    return mapped;
+}
+
+/* Ask for INNER_KEYS rows early: they lie far apart, beyond what the hardware
+ * fetches by itself. */
+static void prefetch_rows(const void *const *row, int32_t bytes)
+{
+    for (int i = 0; i < INNER_KEYS; i++)
+        for (int32_t at = 0; row[i] != NULL && at < bytes; at += 64)
+            __builtin_prefetch((const char *)row[i] + at);
 }
 
 /* Bias of row r for positions [from, to), 0 beyond its capacities. */
@@ -198,8 +225,7 @@ static void tile_range(const struct scratch *sc, int64_t tile, int64_t *from, in
 }
 
 /* x = scale, bias, softcap of raw scores; -inf where row r does not admit. */
-static void mask_row(const struct job *j, struct scratch *sc, int32_t r, int64_t from, int64_t to,
-                     const uint32_t *mapped)
+static void mask_row(const struct job *j, struct scratch *sc, int32_t r, int64_t from, int64_t to)
 {
     const struct row *row = &sc->row[r];
     float *s = sc->s + (int64_t)r * TILE;
@@ -209,21 +235,26 @@ static void mask_row(const struct job *j, struct scratch *sc, int32_t r, int64_t
     for (int64_t k = row->hi > from ? row->hi : from; k < to; k++)
         s[k - from] = -INFINITY;
     for (int64_t k = 0; k < to - from; k += INNER_KEYS)
-        for (uint32_t hole = ~mapped[k / INNER_KEYS]; hole != 0; hole &= hole - 1)
+        for (uint32_t hole = ~sc->mapped[k / INNER_KEYS]; hole != 0; hole &= hole - 1)
             s[k + __builtin_ctz(hole)] = -INFINITY;
 }
 
-/* Masked scores of every row for positions [from, to) of a tile, s[r][k - from]. */
-static void score_tile(const struct job *j, struct scratch *sc, int64_t from, int64_t to,
-                       uint32_t *mapped)
+/* Masked scores of every row for positions [from, to) of a tile, s[r][k - from].
+ * Meanwhile the keys that come next and the tile's values are on their way. */
+static void score_tile(const struct job *j, struct scratch *sc, int64_t from, int64_t to)
 {
-    for (int64_t at = from; at < to; at += INNER_KEYS) {
-        mapped[(at - from) / INNER_KEYS] = find_rows(j, sc, at);
-        j->inner->load_keys(j->k.dtype, sc->k_row, sc->k_scale, j->k_width, sc->kt);
-        j->inner->scores(sc->q, sc->n_rows, j->k_width, sc->kt, sc->s + (at - from), TILE);
+    int32_t k_bytes = j->k_width * (int32_t)attn_dtype_bytes(j->k.dtype);
+    int32_t v_bytes = j->v_width * (int32_t)attn_dtype_bytes(j->v.dtype);
+    find_rows(j, sc, from, to);
+    for (int64_t i = 0; i < to - from; i += INNER_KEYS) {
+        if (i + INNER_KEYS < to - from)
+            prefetch_rows(sc->k_row + i + INNER_KEYS, k_bytes);
+        prefetch_rows(sc->v_row + i, v_bytes);
+        j->inner->load_keys(j->k.dtype, sc->k_row + i, sc->k_scale, j->k_width, sc->kt);
+        j->inner->scores(sc->q, sc->n_rows, j->k_width, sc->kt, sc->s + i, TILE);
     }
     for (int32_t r = 0; r < sc->n_rows; r++)
-        mask_row(j, sc, r, from, to, mapped);
+        mask_row(j, sc, r, from, to);
 }
 
 /* Rows [r, r + n) add the weighted V of sub-tile `at`.  Each row takes exactly
@@ -270,10 +301,9 @@ static void write_qk(const struct job *j, const struct row *row, const float *s,
 /* The tile's own softmax and weighted V of every row: tile_state, tile_acc. */
 static void attend_tile(const struct job *j, struct scratch *sc, int64_t tile)
 {
-    uint32_t mapped[SUBS];
     int64_t from, to;
     tile_range(sc, tile, &from, &to);
-    score_tile(j, sc, from, to, mapped);
+    score_tile(j, sc, from, to);
     for (int32_t r = 0; r < sc->n_rows; r++) {
         float *s = sc->s + (int64_t)r * TILE;
         if (j->qk_mode == ATTN_QK_SCORES)
@@ -281,14 +311,14 @@ static void attend_tile(const struct job *j, struct scratch *sc, int64_t tile)
         sc->tile_state[r] = j->inner->softmax(s, (int32_t)(to - from));
     }
     memset(sc->tile_acc, 0, (size_t)sc->n_rows * (size_t)j->v_stride * sizeof *sc->tile_acc);
-    for (int64_t at = from; at < to; at += INNER_KEYS) {
-        if (mapped[(at - from) / INNER_KEYS] == 0)
+    for (int64_t i = 0; i < to - from; i += INNER_KEYS) {
+        if (sc->mapped[i / INNER_KEYS] == 0)
             continue;
-        find_rows(j, sc, at);
-        j->inner->load_values(j->v.dtype, sc->v_row, sc->v_scale, j->v_width, j->v_stride, sc->v);
+        j->inner->load_values(j->v.dtype, sc->v_row + i, sc->v_scale, j->v_width, j->v_stride,
+                              sc->v);
         for (int32_t r = 0; r < sc->n_rows; r += INNER_ROWS)
             weigh_rows(j, sc, r, sc->n_rows - r < INNER_ROWS ? sc->n_rows - r : INNER_ROWS, from,
-                       at);
+                       from + i);
     }
 }
 
@@ -330,11 +360,10 @@ static int64_t end_tile(const struct scratch *sc)
 /* Probabilities need the final sums: the scores are formed a second time. */
 static void write_probabilities(const struct job *j, struct scratch *sc)
 {
-    uint32_t mapped[SUBS];
     for (int64_t tile = first_tile(sc); tile < end_tile(sc); tile++) {
         int64_t from, to;
         tile_range(sc, tile, &from, &to);
-        score_tile(j, sc, from, to, mapped);
+        score_tile(j, sc, from, to);
         for (int32_t r = 0; r < sc->n_rows; r++) {
             struct attn_state st = sc->state[r];
             float f = attn_state_finish(st, j->head_sink != NULL, sink_of(j, sc->row[r].head));

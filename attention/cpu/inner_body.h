@@ -13,10 +13,6 @@ typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef float f8 __attribute__((vector_size(32)));
 typedef int32_t i8x32 __attribute__((vector_size(32)));
 typedef uint32_t u8x32 __attribute__((vector_size(32)));
-typedef uint16_t u8x16 __attribute__((vector_size(16)));
-typedef uint8_t u8x8 __attribute__((vector_size(8)));
-typedef int8_t s8x8 __attribute__((vector_size(8)));
-
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE vf load(const float *p)
@@ -35,6 +31,24 @@ INLINE vf splat(float x)
 {
     return x - (vf){ 0 };
 }
+
+/* Eight small integers as int32. */
+#if defined(__AVX2__)
+#define WIDEN_U16(p) ((u8x32)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))))
+#define WIDEN_U8(p)  ((u8x32)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#define WIDEN_S8(p)  ((i8x32)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#else
+#define WIDEN(name, small, big)                                                                    \
+    INLINE big name(const char *p)                                                                 \
+    {                                                                                              \
+        small x[8];                                                                                \
+        memcpy(x, p, sizeof x);                                                                    \
+        return (big){ x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7] };                            \
+    }
+WIDEN(WIDEN_U16, uint16_t, u8x32)
+WIDEN(WIDEN_U8, uint8_t, u8x32)
+WIDEN(WIDEN_S8, int8_t, i8x32)
+#endif
 
 INLINE void store8(float *p, f8 v)
 {
@@ -57,10 +71,7 @@ INLINE f8 load8(enum attn_dtype d, const char *p, const float *scale)
         return x;
     }
     if (d == ATTN_BF16 || d == ATTN_F16) {
-        u8x16 h;
-        u8x32 u, mag;
-        memcpy(&h, p, sizeof h);
-        u = __builtin_convertvector(h, u8x32);
+        u8x32 u = WIDEN_U16(p), mag;
         if (d == ATTN_BF16)
             return (f8)(u << 16);
         mag = u & 0x7FFF;
@@ -69,20 +80,16 @@ INLINE f8 load8(enum attn_dtype d, const char *p, const float *scale)
                     (u & 0x8000) << 16);
     }
     memcpy(&s, scale, sizeof s);
-    if (d == ATTN_INT8) {
-        s8x8 b;
-        memcpy(&b, p, sizeof b);
-        return __builtin_convertvector(__builtin_convertvector(b, i8x32), f8) * s;
-    } else {
-        u8x8 b;
-        u8x32 u, mag;
-        memcpy(&b, p, sizeof b);
-        u = __builtin_convertvector(b, u8x32);
-        mag = u & 0x7F;
-        x = (f8)(mag << 20) * 0x1p120f;
-        x = (f8)((u8x32)select8((i8x32)mag == 0x7F, mag | 0x7FC00000u, (u8x32)x) | (u & 0x80) << 24);
-        return x * s;
-    }
+    if (d == ATTN_INT8)
+        return __builtin_convertvector(WIDEN_S8(p), f8) * s;
+    /* e4m3: its exponent and mantissa, moved, are a float's but for the bias;
+     * subnormals count units of 2^-9. */
+    u8x32 u = WIDEN_U8(p), mag = u & 0x7F;
+    x = (f8)((mag << 20) + (120u << 23));
+    x = select8((i8x32)mag < 8, (u8x32)(__builtin_convertvector((i8x32)mag, f8) * 0x1p-9f),
+                (u8x32)x);
+    x = (f8)((u8x32)select8((i8x32)mag == 0x7F, mag | 0x7FC00000u, (u8x32)x) | (u & 0x80) << 24);
+    return x * s;
 }
 
 /* Columns of eight rows become rows of eight. */
@@ -312,8 +319,8 @@ static struct attn_state softmax(float *restrict s, int32_t n)
 {
     float lane[INNER_KEYS], max = -INFINITY;
     for (int i = 0; i < INNER_KEYS; i++)
-        lane[i] = -INFINITY;
-    for (int32_t k = 0; k < n; k += INNER_KEYS)
+        lane[i] = s[i];
+    for (int32_t k = INNER_KEYS; k < n; k += INNER_KEYS)
         for (int i = 0; i < INNER_KEYS; i++)
             lane[i] = attn_maxf(lane[i], s[k + i]);
     for (int i = 0; i < INNER_KEYS; i++)
@@ -322,12 +329,12 @@ static struct attn_state softmax(float *restrict s, int32_t n)
         memset(s, 0, (size_t)n * sizeof *s);
         return (struct attn_state){ ATTN_NO_MAX, 0.0f };
     }
-    memset(lane, 0, sizeof lane);
-    for (int32_t k = 0; k < n; k += INNER_KEYS)
-        for (int i = 0; i < INNER_KEYS; i++) {
-            s[k + i] = attn_exp(s[k + i] - max);
+    for (int32_t i = 0; i < n; i++)
+        s[i] = attn_exp(s[i] - max);
+    memcpy(lane, s, sizeof lane);
+    for (int32_t k = INNER_KEYS; k < n; k += INNER_KEYS)
+        for (int i = 0; i < INNER_KEYS; i++)
             lane[i] += s[k + i];
-        }
     for (int half = INNER_KEYS / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
             lane[i] += lane[i + half];
