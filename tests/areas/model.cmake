@@ -18,3 +18,24 @@ quire_test(model_conformance SOURCES conformance/model_conformance.c
 # Speed, by hand.
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
 quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c LIBRARIES model_driver)
+
+foreach(name model_files_test sampling_test cpu_linear_test)
+  quire_test(${name} SOURCES unit/${name}.c
+    LIBRARIES test_support model model_fixture quire::cjson quire::cmocka m LABELS unit)
+endforeach()
+
+quire_test(model_alloc_test SOURCES fault/model_alloc_test.c
+  LIBRARIES test_support model model_fixture quire::cjson quire::cmocka LABELS fault)
+target_link_options(model_alloc_test PRIVATE
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+
+file(GLOB model_configs CONFIGURE_DEPENDS
+  ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*/config*.json)
+quire_test(model_files_smoke SOURCES fuzz/model_files_smoke.c fuzz/model_files_fuzz.c
+  LIBRARIES model LABELS fuzz ARGS 40000 ${model_configs})
+if(QUIRE_FUZZ)
+  quire_test(model_files_libfuzzer SOURCES fuzz/model_files_libfuzzer.c fuzz/model_files_fuzz.c
+    LIBRARIES model NO_RUN)
+  target_compile_options(model_files_libfuzzer PRIVATE -fsanitize=fuzzer)
+  target_link_options(model_files_libfuzzer PRIVATE -fsanitize=fuzzer)
+endif()
