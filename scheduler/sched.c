@@ -152,9 +152,11 @@ static enum err_code check_request(const struct sched *s, const struct sched_req
     if (r->max_tokens == 0 && !r->prompt_logprobs)
         return err_set_param(e, ERR_INVALID, "max_tokens",
                              "max_tokens: 0; expected at least 1 unless prompt logprobs are asked");
-    if (r->n > c->max_outputs)
+    /* Their first tokens come in one step, beside all other rows' outputs. */
+    uint32_t most_n = c->max_outputs - c->max_num_seqs + 1;
+    if (r->n > most_n)
         return err_set_param(e, ERR_LIMIT, "n", "n: %u; at most %u sequences a request", r->n,
-                             c->max_outputs);
+                             most_n);
     uint32_t most = r->max_tokens == 0 ? c->max_model_len : c->max_model_len - 1;
     if (r->n_prompt > most)
         return err_set_param(e, ERR_LIMIT, "prompt",

@@ -37,7 +37,8 @@ struct sched_config {
     uint32_t itl_target_us;          /* 0: off; else prefill chunks are sized by
                                       * measured step times                     */
     uint32_t max_outputs;            /* plan_outputs a step, >= max_num_seqs; 0:
-                                      * max(256, 2 * max_num_seqs)              */
+                                      * max(256, 2 * max_num_seqs); n of a request
+                                      * is at most max_outputs - max_num_seqs + 1 */
     uint32_t look_ahead_tokens;      /* room a row should have to grow before another
                                       * starts; 0: 64; 1: none, preempt instead  */
     enum sched_preempt preempt;      /* who goes when blocks run out             */

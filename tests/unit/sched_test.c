@@ -262,6 +262,31 @@ TEST(four_sequences_share_the_prompt)
     world_close(&w);
 }
 
+TEST(many_siblings_find_outputs_beside_the_decoding_rows)
+{
+    struct world w;
+    struct err e;
+    world_open(&w, &(struct world_config){ .n_blocks = 64,
+                                           .sched = { .max_num_seqs = 4, .max_outputs = 8 } });
+    for (req_id i = 0; i < 3; i++)
+        submit(&w, i, i, 10, 60);
+    assert_true(world_step(&w));
+    struct sched_request r = { .id = 9, .n_prompt = 20, .n = 6, .max_tokens = 4 };
+    assert_int_equal(submit_like(&w, r, 9, NULL, &e), ERR_LIMIT);
+    assert_contains(e.message, "6");
+    assert_contains(e.message, "5");
+    r.n = 5;
+    assert_int_equal(submit_like(&w, r, 9, NULL, &e), ERR_OK);
+    assert_true(world_plan(&w));
+    assert_int_equal(w.in_flight->n_outputs, 8);
+    world_finish(&w);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(w.req[9].seq[i].n_output, 1);
+    world_drain(&w, 200);
+    world_expect_idle(&w);
+    world_close(&w);
+}
+
 TEST(siblings_beyond_the_rows_wait)
 {
     struct world w;
@@ -696,6 +721,7 @@ int main(void)
         RUN(a_full_queue_is_busy_with_both_numbers),
         RUN(a_stop_id_ends_and_is_told),
         RUN(four_sequences_share_the_prompt),
+        RUN(many_siblings_find_outputs_beside_the_decoding_rows),
         RUN(siblings_beyond_the_rows_wait),
         RUN(siblings_without_room_wait),
         RUN(prompt_scores_come_in_order_across_chunks),
