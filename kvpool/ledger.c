@@ -272,7 +272,8 @@ static void check_published(struct audit *a, uint32_t id)
     }
 }
 
-/* (4), first pass: mark the part-filled block each reservation writes to. */
+/* (4), first pass: mark the blocks each reservation writes to.  A damaged
+ * sequence was reported when it was found. */
 static bool mark_writers(struct audit *a)
 {
     struct kvpool *p = a->p;
@@ -280,7 +281,7 @@ static bool mark_writers(struct audit *a)
     memset(a->mark, 0, p->cfg.n_blocks * sizeof *a->mark);
     for (uint32_t id = 0; id < p->n_slots; id++) {
         const struct seq *s = &p->seq[id];
-        if (!s->open || s->n_reserved == 0)
+        if (!s->open || s->damaged || s->n_reserved == 0)
             continue;
         uint32_t n_cols = kvpool_cols(p, s->n_computed + s->n_reserved);
         for (uint32_t g = 0; g < p->n_groups; g++)
@@ -320,7 +321,7 @@ static void check_readers(struct audit *a)
     struct kvpool *p = a->p;
     for (uint32_t id = 0; id < p->n_slots; id++) {
         const struct seq *s = &p->seq[id];
-        if (!s->open)
+        if (!s->open || s->damaged)
             continue;
         uint32_t n_cols = kvpool_cols(p, s->n_computed);
         for (uint32_t g = 0; g < p->n_groups; g++) {

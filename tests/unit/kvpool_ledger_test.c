@@ -110,10 +110,41 @@ TEST(reservation_over_something_shared)
     kvpool_blk_hold(s.p, shared);
     assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
     assert_contains(e.message, "(4)");
+    assert_ledger(s.p); /* reported once */
     kvpool_close(s.p, s.a);
     kvpool_rollback(s.p, s.b);
     kvpool_close(s.p, s.b);
     assert_pool_idle(s.p);
+    kvpool_destroy(s.p);
+}
+
+TEST(two_reservations_for_one_block)
+{
+    struct scene s = setup();
+    struct err e;
+    assert_ok(kvpool_reserve(s.p, s.a, 5, &e), e); /* tokens 50..54, in column 3 */
+    blk_id mine = entry(&s, s.b, 0, 2);            /* b's 30..39 reach column 2 */
+    kvpool_blk_drop(s.p, entry(&s, s.a, 0, 3), false);
+    kvpool_row(s.p, &s.p->seq[s.a], 0)[3] = mine;
+    kvpool_blk_hold(s.p, mine);
+    assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
+    assert_contains(e.message, "(4): sequences 0 and 1 will write to block");
+    assert_true(kvpool_damaged(s.p, s.a) && kvpool_damaged(s.p, s.b));
+    assert_ledger(s.p);
+    kvpool_destroy(s.p);
+    s = setup();
+    /* b's reserved block is published under a node that has none. */
+    uint32_t node = s.p->seq[s.a].node;
+    blk_id was = kvpool_node_blocks(s.p, node)[1], target = entry(&s, s.b, 1, 2);
+    if (was != BLK_NONE)
+        s.p->blk[was].node = NIL;
+    else
+        kvpool_node(s.p, node)->n_resident++;
+    kvpool_node_blocks(s.p, node)[1] = target;
+    s.p->blk[target].node = node;
+    assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
+    assert_contains(e.message, "it is published");
+    assert_ledger(s.p);
     kvpool_destroy(s.p);
 }
 
@@ -126,6 +157,9 @@ TEST(published_text_differs)
     assert_contains(e.message, "(5)");
     s.p->seq[s.a].tokens[20] ^= 1;
     assert_ledger(s.p);
+    s.p->seq[s.a].n_published++;
+    assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
+    assert_contains(e.message, "(5)");
     kvpool_destroy(s.p);
 }
 
@@ -165,6 +199,48 @@ TEST(table_entry_out_of_range)
     s = setup();
     kvpool_row(s.p, &s.p->seq[s.a], 1)[0] = 5; /* below the window */
     expect_contained(&s, "(7)", 0);
+}
+
+TEST(window_left_too_early)
+{
+    struct scene s = setup();
+    struct err e;
+    s.p->seq[s.a].first[0] = 1;
+    assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
+    assert_contains(e.message, "(7): sequence 0 group 0: mapped from column 1, window needs 0");
+    kvpool_destroy(s.p);
+}
+
+TEST(ranks_disagree)
+{
+    struct scene s = setup();
+    s.p->blk[s.p->cached[0].head].rank = 2;
+    expect_contained(&s, "(9)", 1);
+    s = setup();
+    s.p->blk[entry(&s, s.a, 0, 1)].rank = 77;
+    expect_contained(&s, "(9)", 1);
+    s = setup();
+    s.p->n_cached++;
+    expect_contained(&s, "(", 0);
+}
+
+TEST(a_violation_while_blocks_rest)
+{
+    struct scene s = setup();
+    kvpool_launch(s.p, 5);
+    seq_id c = drive_open(s.p, 4, 40);
+    drive_to(s.p, c, 4, 40, 4096);
+    kvpool_close(s.p, c);
+    uint64_t resting = drive_stats(s.p).n_resting;
+    assert_true(resting > 0);
+    s.p->n_held++;
+    assert_int_equal(kvpool_check(s.p, NULL), ERR_INVALID);
+    assert_int_equal(drive_stats(s.p).n_resting, resting);
+    assert_ledger(s.p);
+    kvpool_retire(s.p, 5);
+    assert_int_equal(drive_stats(s.p).n_resting, 0);
+    assert_ledger(s.p);
+    kvpool_destroy(s.p);
 }
 
 TEST(group_sums)
@@ -218,9 +294,13 @@ int main(void)
         RUN(wrong_state),
         RUN(free_with_a_hash),
         RUN(reservation_over_something_shared),
+        RUN(two_reservations_for_one_block),
         RUN(published_text_differs),
         RUN(index_disagrees),
         RUN(table_entry_out_of_range),
+        RUN(window_left_too_early),
+        RUN(ranks_disagree),
+        RUN(a_violation_while_blocks_rest),
         RUN(group_sums),
         RUN(lists_that_lead_astray),
         RUN(check_is_dated),

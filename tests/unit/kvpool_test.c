@@ -62,6 +62,10 @@ TEST(create_rejects_what_cannot_work)
     REJECTED(max_seqs, 65536, "max_seqs 65536");
     REJECTED(max_seq_tokens, 0, "max_seq_tokens 0");
     REJECTED(max_chunk, 0, "max_chunk 0");
+    REJECTED(max_pins, 65535, "max_pins 65535: expected at most 65519");
+    REJECTED(pin_budget, 7, "pin budget 7 of 8 KV blocks: expected at most 6");
+    lay.n_groups = 0;
+    REJECTED(max_pins, 0, "layout with 0 groups");
     kvpool_destroy(NULL);
 }
 
