@@ -18,9 +18,13 @@ uint64_t seq_longest(const struct seq *q)
     return (uint64_t)r->r.n_prompt + (r->limit > 0 ? r->limit - 1 : 0);
 }
 
-static uint64_t blocks_for(const struct sched *s, uint64_t n_tokens)
+/* Blocks of a sequence of n_tokens that has `left` of them still to compute: a
+ * ring is as wide as its largest chunk makes it. */
+static uint64_t blocks_for(const struct sched *s, uint64_t n_tokens, uint32_t left)
 {
-    return kv_layout_blocks_for(&s->lay, n_tokens, s->cfg.max_num_batched_tokens);
+    uint32_t chunk =
+        policy_chunk(left, s->cfg.long_prefill_threshold, s->cfg.max_num_batched_tokens);
+    return kv_layout_blocks_for(&s->lay, n_tokens, chunk > 0 ? chunk : 1);
 }
 
 /* Tokens a sequence should have room for when it runs. */
@@ -40,7 +44,7 @@ static uint64_t owed_blocks(const struct sched *s, bool whole)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < s->n_run; i++) {
         const struct seq *q = s->run[i];
-        uint64_t want = blocks_for(s, wanted_tokens(s, q, whole));
+        uint64_t want = blocks_for(s, wanted_tokens(s, q, whole), q->known - q->computed);
         /* A ring replaces what it shares; a fork copies its last block. */
         uint64_t has = whole && s->windowed ? kvpool_gain(s->pool, q->sid)
                                             : kvpool_held(s->pool, q->sid);
@@ -202,7 +206,7 @@ static enum outcome try_start(struct sched *s, struct seq *q, uint32_t *budget)
         return REFUSED;
     st.whole = q->n_preempted >= POLICY_PROTECT_AFTER || any_protected(s);
     /* Alone, it needs no more than the pool was found to have at submission. */
-    st.want = blocks_for(s, wanted_tokens(s, q, st.whole));
+    st.want = blocks_for(s, wanted_tokens(s, q, st.whole), q->known);
     st.room.growth = owed_blocks(s, st.whole);
     if (!could_start(s, &st, *budget))
         return REFUSED;
