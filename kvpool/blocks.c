@@ -29,14 +29,13 @@ static void hand_out(struct kvpool *p, uint32_t g, uint32_t b)
  * each pass fetches what the next one reads. */
 static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
 {
-    uint32_t b = kvpool_victims(p)->head, at = p->link[b].queued;
+    uint32_t b = kvpool_victims(p)->head, at = p->blk[b].queued;
     for (uint32_t i = 1; i < n; i++) { /* most likely these come next */
         at = at + 1 < p->cfg.n_blocks ? at + 1 : 0;
-        __builtin_prefetch(&p->link[p->queue[at]], 1);
+        __builtin_prefetch(&p->blk[p->queue[at]], 1);
     }
-    for (uint32_t i = 0; i < n; i++, b = p->link[b].next) {
+    for (uint32_t i = 0; i < n; i++, b = p->blk[b].next) {
         assert(b != NIL);
-        __builtin_prefetch(&p->blk[b]);
         out[i] = (blk_id)b;
     }
     for (int stage = 0; stage < 2; stage++)
@@ -95,7 +94,7 @@ void kvpool_blk_settle(struct kvpool *p, blk_id b)
         k->state = BLK_CACHED;
         kvpool_list_append(p, &p->cached[k->rank], (uint32_t)b);
         p->n_cached++;
-        p->link[b].queued = p->n_queued;
+        p->blk[b].queued = p->n_queued;
         p->queue[p->n_queued] = (uint32_t)b;
         p->n_queued = p->n_queued + 1 < p->cfg.n_blocks ? p->n_queued + 1 : 0;
     } else {
@@ -149,7 +148,7 @@ uint32_t kvpool_reset_cache(struct kvpool *p)
         kvpool_blk_settle(p, (blk_id)b);
         n++;
     }
-    for (uint32_t b = p->resting.head; b != NIL; b = p->link[b].next)
+    for (uint32_t b = p->resting.head; b != NIL; b = p->blk[b].next)
         if (p->blk[b].node != NIL) {
             kvpool_prefix_forget(p, (blk_id)b, false);
             n++;

@@ -22,24 +22,23 @@
 
 enum blk_state { BLK_FREE, BLK_CACHED, BLK_RESTING, BLK_HELD, BLK_QUARANTINED };
 
+/* 32 bytes, so that a block is one line of the cache. */
 struct blk {
-    uint64_t step;    /* idle or resting: the step that may last have used it    */
-    uint32_t ref;     /* table entries and copy sources naming it                */
-    uint32_t node;    /* published under; NIL: not                               */
-    uint16_t sources; /* of ref: copy sources of reservations                    */
-    uint8_t state;    /* enum blk_state                                          */
-    uint8_t group;    /* last held by; meaningful while held or published        */
-    uint8_t rank;     /* eviction priority: the highest of its users since handed out */
-    uint16_t copied;  /* furthest offset its copies read, while sources > 0      */
-    bool doomed;      /* to be quarantined when nobody holds it                  */
+    uint64_t step;       /* idle or resting: the step that may last have used it */
+    uint32_t node;       /* published under; NIL: not                            */
+    uint32_t prev, next; /* in the list of its state; NIL: end                   */
+    uint32_t queued;     /* its entry in kvpool.queue, when cached               */
+    uint32_t ref : 24;   /* table entries and copy sources naming it             */
+    uint32_t state : 3;  /* enum blk_state                                       */
+    uint32_t rank : 2;   /* of eviction: its users' highest since handed out     */
+    uint32_t doomed : 1; /* to be quarantined when nobody holds it               */
+    uint16_t sources;    /* of ref: copy sources of reservations                 */
+    uint8_t copied;      /* furthest offset its copies read, while sources > 0   */
+    uint8_t group;       /* last held by; meaningful while held or published     */
 };
 
-/* Neighbours in the list of the block's state; NIL: end.  Apart from struct
- * blk, because a list is walked ahead of the blocks it leads to. */
-struct blk_link {
-    uint32_t prev, next;
-    uint32_t queued; /* its entry in kvpool.queue, when cached */
-};
+static_assert(sizeof(struct blk) == 32, "a block is half a cache line");
+static_assert(KVPOOL_RANKS <= 4, "rank has two bits");
 
 struct blk_list {
     uint32_t head, tail, n;
@@ -102,7 +101,6 @@ struct kvpool {
     uint32_t boundary_every; /* blocks                  */
 
     struct blk *blk;
-    struct blk_link *link;
     struct blk_list free, cached[KVPOOL_RANKS], resting;
     uint32_t n_cached;         /* over all ranks */
     uint32_t *queue, n_queued; /* [n_blocks] ring: blocks in the order they were
@@ -151,38 +149,32 @@ uint32_t kvpool_window_every(const struct kv_layout *lay);
 
 static inline void kvpool_list_unlink(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    struct blk_link k = p->link[b];
-    if (k.prev == NIL)
-        l->head = k.next;
-    else
-        p->link[k.prev].next = k.next;
-    if (k.next == NIL)
-        l->tail = k.prev;
-    else
-        p->link[k.next].prev = k.prev;
+    uint32_t prev = p->blk[b].prev, next = p->blk[b].next;
+    *(prev == NIL ? &l->head : &p->blk[prev].next) = next;
+    *(next == NIL ? &l->tail : &p->blk[next].prev) = prev;
     l->n--;
 }
 
 static inline void kvpool_list_append(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    p->link[b].prev = l->tail;
-    p->link[b].next = NIL;
+    p->blk[b].prev = l->tail;
+    p->blk[b].next = NIL;
     if (l->tail == NIL)
         l->head = b;
     else
-        p->link[l->tail].next = b;
+        p->blk[l->tail].next = b;
     l->tail = b;
     l->n++;
 }
 
 static inline void kvpool_list_push(struct kvpool *p, struct blk_list *l, uint32_t b)
 {
-    p->link[b].prev = NIL;
-    p->link[b].next = l->head;
+    p->blk[b].prev = NIL;
+    p->blk[b].next = l->head;
     if (l->head == NIL)
         l->tail = b;
     else
-        p->link[l->head].prev = b;
+        p->blk[l->head].prev = b;
     l->head = b;
     l->n++;
 }
@@ -212,7 +204,7 @@ static inline void kvpool_uncache(struct kvpool *p, uint32_t b)
 static inline void kvpool_raise(struct kvpool *p, blk_id b, uint8_t rank)
 {
     if (p->blk[b].rank < rank)
-        p->blk[b].rank = rank;
+        p->blk[b].rank = rank & 3;
 }
 
 /* A step was launched and has not ended. */

@@ -81,15 +81,14 @@ static enum err_code alloc_arrays(struct kvpool *p, struct err *e)
     const struct kvpool_config *c = &p->cfg;
     p->cap_copies = c->max_seqs * p->n_groups;
     p->blk = kvpool_array(c->n_blocks, sizeof *p->blk);
-    p->link = kvpool_array(c->n_blocks, sizeof *p->link);
     p->queue = kvpool_array(c->n_blocks, sizeof *p->queue);
     p->seq = calloc(p->n_slots, sizeof *p->seq);
     p->copy = malloc((size_t)p->cap_copies * sizeof *p->copy);
     p->copy_out = malloc((size_t)p->cap_copies * sizeof *p->copy_out);
     p->path = malloc((size_t)p->max_cols * sizeof *p->path);
     p->scratch = malloc((size_t)c->n_blocks * 3 * sizeof *p->scratch);
-    if (p->blk == NULL || p->link == NULL || p->queue == NULL || p->seq == NULL ||
-        p->copy == NULL || p->copy_out == NULL || p->path == NULL || p->scratch == NULL)
+    if (p->blk == NULL || p->queue == NULL || p->seq == NULL || p->copy == NULL ||
+        p->copy_out == NULL || p->path == NULL || p->scratch == NULL)
         return err_nomem(e, "KV block ledger", (unsigned long long)c->n_blocks * sizeof *p->blk);
     return kvpool_prefix_init(p, e);
 }
@@ -134,7 +133,6 @@ void kvpool_destroy(struct kvpool *p)
     }
     kvpool_prefix_fini(p);
     free(p->blk);
-    free(p->link);
     free(p->queue);
     free(p->seq);
     free(p->copy);

@@ -21,7 +21,8 @@ struct audit {
     uint64_t n_violations;
 };
 
-#define BAD 0x80000000u
+#define BAD      0x80000000u
+#define REF_BITS 0xffffffu
 
 /* Record one violation; the first one's words are reported.  b < 0: no block. */
 static void PRINTF_LIKE(4, 5)
@@ -112,9 +113,6 @@ static void check_blocks(struct audit *a)
             violation(a, 2, b, "block %u is in state %u with ref %u", b, k->state, k->ref);
             continue;
         }
-        if (k->rank >= KVPOOL_RANKS)
-            violation(a, 9, b, "block %u has rank %u: expected 0..%d", b, k->rank,
-                      KVPOOL_RANKS - 1);
         n[k->state]++;
         if (k->state == BLK_HELD)
             held[k->group < KV_GROUPS ? k->group : 0]++;
@@ -146,7 +144,7 @@ static void check_list(struct audit *a, const struct blk_list *l, enum blk_state
 {
     struct kvpool *p = a->p;
     uint32_t n = 0, before = NIL;
-    for (uint32_t b = l->head; b != NIL; before = b, b = p->link[b].next) {
+    for (uint32_t b = l->head; b != NIL; before = b, b = p->blk[b].next) {
         if (b >= p->cfg.n_blocks || n == p->cfg.n_blocks || a->mark[b] != 0) {
             violation(a, 9, b < p->cfg.n_blocks ? (int64_t)b : -1,
                       "the %s list leads to block %u twice or out of the pool", name, b);
@@ -158,9 +156,9 @@ static void check_list(struct audit *a, const struct blk_list *l, enum blk_state
         if (k->state != state)
             violation(a, 9, b, "block %u in the %s list is in state %u: expected %u", b, name,
                       k->state, (unsigned)state);
-        if (p->link[b].prev != before)
+        if (p->blk[b].prev != before)
             violation(a, 9, b, "block %u in the %s list follows %u: it says %u", b, name, before,
-                      p->link[b].prev);
+                      p->blk[b].prev);
         if (state != BLK_FREE && before != NIL && p->blk[before].step > k->step)
             violation(a, 9, b,
                       "block %u in the %s list was used at step %llu: after one of step %llu", b,
@@ -181,7 +179,7 @@ static void check_lists(struct audit *a)
         check_list(a, &p->cached[r], BLK_CACHED, "cached");
         n_cached += p->cached[r].n;
         for (uint32_t b = p->cached[r].head; b < p->cfg.n_blocks && a->mark[b] == 1;
-             b = p->link[b].next) {
+             b = p->blk[b].next) {
             a->mark[b] = 2;
             if (p->blk[b].rank != r)
                 violation(a, 9, b, "block %u of rank %u is in the list of rank %u", b,
@@ -399,7 +397,7 @@ static void repair_index(struct audit *a)
 static uint32_t follow(struct audit *a, const struct blk_list *l, uint32_t *order, uint32_t n)
 {
     for (uint32_t b = l->head; b != NIL && b < a->p->cfg.n_blocks && a->ref[b] < BAD;
-         b = a->p->link[b].next) {
+         b = a->p->blk[b].next) {
         a->ref[b] |= BAD; /* seen */
         order[n++] = b;
     }
@@ -420,9 +418,8 @@ static void repair_blocks(struct audit *a)
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
         struct blk *k = &p->blk[b];
         bool listed = a->ref[b] >= BAD;
-        k->ref = a->ref[b] & ~BAD;
+        k->ref = a->ref[b] & REF_BITS;
         k->sources = (uint16_t)(a->source[b] & ~BAD);
-        k->rank = k->rank < KVPOOL_RANKS ? k->rank : 0;
         if (k->ref > 0) {
             k->state = BLK_HELD;
             p->n_held++;
@@ -478,7 +475,7 @@ enum err_code kvpool_check(struct kvpool *p, struct err *e)
         return ERR_OK;
     p->count.violations += a.n_violations;
     for (uint32_t b = 0; b < n; b++)
-        p->blk[b].doomed = p->blk[b].doomed || (a.source[b] & BAD) != 0;
+        p->blk[b].doomed |= (a.source[b] & BAD) != 0;
     p->n_pinned = count_pinned(p);
     repair_tables(&a);
     repair_index(&a);

@@ -265,10 +265,8 @@ void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t 
         if (path != NULL) {
             path[i] = at;
             blk_id b = kvpool_node_blocks(p, at)[0];
-            if (b != BLK_NONE) {
+            if (b != BLK_NONE)
                 __builtin_prefetch(&p->blk[b], 1);
-                __builtin_prefetch(&p->link[b], 1);
-            }
         }
         hit->n_walked = i + 1;
         if (p->n_unlimited == p->n_groups || is_boundary(p, i + 1, run)) {
@@ -394,7 +392,7 @@ void kvpool_prefix_prefetch(const struct kvpool *p, uint32_t b, int stage)
     if (n == NIL)
         return;
     if (stage == 0) {
-        kvpool_node_prefetch(p, n);
+        __builtin_prefetch(kvpool_node(p, n), 1);
     } else {
         struct hash128 key = kvpool_node(p, n)->key;
         __builtin_prefetch(&p->bucket[key.lo & p->bucket_mask], 1);

@@ -100,7 +100,7 @@ static void copy_block(struct kvpool *p, struct seq *s, uint32_t g, blk_id from)
     s->source[g] = from; /* our reference moves from the table to here */
     s->n_sources++;
     struct blk *k = &p->blk[from];
-    uint16_t offset = (uint16_t)(s->n_computed & (p->block_tokens - 1));
+    uint8_t offset = (uint8_t)(s->n_computed & (p->block_tokens - 1));
     k->copied = k->sources++ == 0 || k->copied < offset ? offset : k->copied;
     p->copy[p->n_copies++] = (struct plan_copy){ .from = from, .to = *entry };
     p->count.copies++;
