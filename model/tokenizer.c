@@ -92,12 +92,19 @@ static enum err_code encode_segment(struct tk_work *w, const struct tk_search *o
                                     size_t n, size_t offset)
 {
     const struct tokenizer *t = w->t;
-    bool moved = t->normalizer.n > 0;
+    bool moved = t->normalizer.n > 0, origin = offset == 0;
     if (n == 0)
         return ERR_OK;
     if (moved) {
-        enum err_code rc =
-            tk_normalize(&t->normalizer, s, n, &w->norm, &w->norm_spare, w->md, w->e);
+        enum err_code rc = ERR_OK;
+        if (origin) { /* not where the first character is dropped */
+            size_t k;
+            tk_char_at(s, n, 0, &k);
+            rc = tk_normalize(&t->normalizer, s, k, &w->norm, &w->norm_spare, w->md, w->e);
+            origin = w->norm.n > 0;
+        }
+        if (!rc)
+            rc = tk_normalize(&t->normalizer, s, n, &w->norm, &w->norm_spare, w->md, w->e);
         if (rc)
             return rc;
         s = w->norm.s;
@@ -113,7 +120,7 @@ static enum err_code encode_segment(struct tk_work *w, const struct tk_search *o
     for (bool more = true; more;) {
         more = tk_search_next(&q, s, n, &f);
         enum err_code rc =
-            encode_plain(w, s + f.gap_from, f.gap_to - f.gap_from, offset == 0 && f.gap_from == 0);
+            encode_plain(w, s + f.gap_from, f.gap_to - f.gap_from, origin && f.gap_from == 0);
         if (!rc && more)
             rc = tk_emit(w, f.id);
         if (rc)

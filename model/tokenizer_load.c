@@ -246,6 +246,8 @@ static enum err_code index_added(struct loader *l, int32_t k, struct tk_text *x,
     enum err_code rc = tk_normalize(&t->normalizer, a->content, a->n, x, spare, md, l->e);
     if (!rc && x->n > 0)
         rc = tk_trie_add(&t->trie_normalized, x->s, x->n, k, l->e);
+    if (!rc && t->normalizer.n > 0) /* what it decodes to */
+        rc = tk_vocab_spell(&t->vocab, a->id, x->s, x->n, l->e);
     return rc;
 }
 

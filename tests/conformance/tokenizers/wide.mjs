@@ -33,7 +33,7 @@ const repeat = (f, most) => Array.from({ length: 1 + below(most) }, f).join("");
 const words = ("the of and to in is that for was with as on be at by this had not are but from or have an they " +
   "which one you were all her she there would their we him been has when who will no more if out so up said " +
   "tokenizer attention unbelievable internationalization Übergröße naïve don't I'LL we'VE it's 'tis Ōsaka").split(" ");
-const added = JSON.parse(readFileSync(file, "utf8")).added_tokens.map((t) => t.content);
+const added = JSON.parse(readFileSync(file, "utf8")).added_tokens.map((t) => t.content).concat("<|no token|>");
 const blocks = [[0x20, 0x7e], [0xa0, 0xff], [0x100, 0x24f], [0x250, 0x36f], [0x370, 0x3ff], [0x400, 0x52f],
   [0x530, 0x6ff], [0x900, 0xdff], [0xe00, 0x10ff], [0x1100, 0x11ff], [0x1e00, 0x1fff], [0x2000, 0x22ff],
   [0x2300, 0x2bff], [0x3000, 0x30ff], [0x4e00, 0x9fff], [0xac00, 0xd7a3], [0xe000, 0xe010], [0xf900, 0xfdff],
