@@ -259,10 +259,34 @@ enum err_code attn_dense_plan(const struct attn *a, const struct attn_dense *d,
     return a->backend->dense_size(a->self, d, workspace_bytes, e);
 }
 
+static enum err_code dense_has_data(const struct attn_dense *d, struct err *e)
+{
+    const struct {
+        const char *name;
+        const struct attn_tensor *t;
+    } all[] = { { "query", &d->query },
+                { "key", &d->key },
+                { "value", &d->value },
+                { "cumulative_sequence_length", &d->cu_seqlens },
+                { "output", &d->output },
+                { "latent", &d->latent },
+                { "latent_cache", &d->latent_cache },
+                { "slot_mapping", &d->slot_mapping },
+                { "k_scale", &d->k_scale } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        enum err_code rc = same_tensor(all[i].name, all[i].t, all[i].t, e);
+        if (rc)
+            return rc;
+    }
+    return ERR_OK;
+}
+
 enum err_code attn_dense_run(struct attn *a, const struct attn_dense *d, void *workspace,
                              void *stream, struct err *e)
 {
     enum err_code rc = attn_dense_validate(d, a->backend->device, e);
+    if (rc == ERR_OK)
+        rc = dense_has_data(d, e);
     if (rc)
         return rc;
     if (a->backend->dense_run == NULL)

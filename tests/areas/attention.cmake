@@ -45,3 +45,10 @@ if(QUIRE_FUZZ)
 endif()
 
 quire_test(attention_cpu_bench SOURCES bench/attention_cpu_bench.c LIBRARIES attention NO_RUN)
+
+quire_test(attention_alloc_test
+  SOURCES fault/attention_alloc_test.c
+  LIBRARIES test_support attention proto quire::cmocka
+  LABELS fault)
+target_link_options(attention_alloc_test PRIVATE
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)

@@ -342,6 +342,54 @@ TEST(slabs_are_lazy_and_copy_blocks)
     attn_close(a);
 }
 
+/* One sequence of 40 tokens whose blocks lie from `first` on; output into out. */
+static void attend_at(struct attn *a, struct attn_kv *kv, int32_t first, uint16_t *out)
+{
+    enum { HEADS = 8, KV = 8, D = 128, N = 40 };
+    static uint16_t packed[N * (HEADS + 2 * KV) * D];
+    int32_t cu[2] = { 0, N }, past = 0, table[3] = { first + 2, first, first + 1 };
+    struct attn_attrs attrs = attn_attrs_default(HEADS, KV);
+    struct attn_args args = { 0 };
+    struct attn_plan plan;
+    struct err e = { 0 };
+    struct rng r = { 4 };
+    void *workspace;
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        packed[i] = attn_float_bf16((float)rng_unit(&r) - 0.5f);
+    args.in[ATTN_QUERY] = attn_view(packed, ATTN_BF16, 2, N, (HEADS + 2 * KV) * D, 0, 0);
+    args.in[ATTN_KEY_CACHE] = attn_kv_key(kv, 0);
+    args.in[ATTN_VALUE_CACHE] = attn_kv_value(kv, 0);
+    args.in[ATTN_CU_SEQLENS] = attn_view(cu, ATTN_I32, 1, 2, 0, 0, 0);
+    args.in[ATTN_PAST_SEQLENS] = attn_view(&past, ATTN_I32, 1, 1, 0, 0, 0);
+    args.in[ATTN_BLOCK_TABLE] = attn_view(table, ATTN_I32, 2, 1, 3, 0, 0);
+    args.out[ATTN_OUT] = attn_view(out, ATTN_BF16, 2, N, HEADS * D, 0, 0);
+    assert_ok(attn_plan(a, &attrs, &args, &plan, &e), e);
+    workspace = malloc(plan.workspace_bytes);
+    assert_ok(attn_run(a, &plan, &args, workspace, NULL, &e), e);
+    free(workspace);
+}
+
+/* Element 2^31 of a slab lies in block 131072: beyond, the same bytes come out. */
+TEST(offsets_pass_two_to_the_31)
+{
+    struct kv_layer_desc layer = { KV_FULL, 0, 8, 128, 128 };
+    static uint16_t low[40 * 8 * 128], high[40 * 8 * 128];
+    struct attn_options opt = { 0 };
+    struct attn *a = NULL;
+    struct attn_kv *kv = NULL;
+    struct kv_layout lay;
+    struct err e = { 0 };
+    assert_ok(kv_layout_init(&lay, &layer, 1, 16, KV_BF16, KV_BF16, &e), e);
+    assert_ok(attn_open(&a, &opt, &e), e);
+    assert_ok(attn_kv_create(&kv, a, &lay, 300000, &e), e);
+    attend_at(a, kv, 1, low);
+    attend_at(a, kv, 299997, high);
+    assert_memory_equal(low, high, sizeof low);
+    assert_true(low[0] != 0);
+    attn_kv_destroy(kv);
+    attn_close(a);
+}
+
 TEST(latent_slabs_have_no_value)
 {
     struct kv_layer_desc layer = { KV_LATENT, 0, 1, 40, 0 };
@@ -383,6 +431,7 @@ int main(void)
         RUN(states_merge),
         RUN(slots_and_blocks_out_of_range_count_as_unmapped),
         RUN(slabs_are_lazy_and_copy_blocks),
+        RUN(offsets_pass_two_to_the_31),
         RUN(latent_slabs_have_no_value),
         RUN(missing_plugin_is_named),
     };
