@@ -514,6 +514,37 @@ TEST(a_flood_of_one_tenant_does_not_delay_another)
     world_close(&w);
 }
 
+TEST(tenants_share_tokens_not_requests)
+{
+    struct world w;
+    struct err e;
+    world_open(&w, &(struct world_config){ .n_blocks = 128,
+                                           .no_prefix_caching = true,
+                                           .sched = { .max_num_seqs = 4 } });
+    /* One tenant sends few long requests, two send many short ones. */
+    struct sched_request r = { .n = 1, .max_tokens = 4 };
+    for (r.id = 0; r.id < 900; r.id++) {
+        r.tenant = 1 + r.id % 3;
+        r.n_prompt = r.tenant == 1 ? 500 : 40;
+        assert_int_equal(submit_like(&w, r, r.id, NULL, &e), ERR_OK);
+    }
+    uint64_t served[4] = { 0 };
+    for (int i = 0; i < 600; i++)
+        assert_true(world_step(&w));
+    for (req_id i = 0; i < 900; i++)
+        if (w.req[i].seq[0].n_output > 0)
+            served[w.req[i].r.tenant] += w.req[i].r.n_prompt + w.req[i].seq[0].n_output;
+    for (int t = 1; t <= 3; t++)
+        assert_in_range(served[t], 8000, 16000);
+    world_cancel(&w, 5, -1);
+    for (req_id i = 899; i > 5; i--) /* from the queue's middle and end */
+        if (w.req[i].n_live > 0)
+            world_cancel(&w, i, -1);
+    world_drain(&w, 500);
+    world_expect_idle(&w);
+    world_close(&w);
+}
+
 TEST(a_long_prompt_lets_short_ones_by_and_is_not_starved)
 {
     struct world w;
@@ -732,6 +763,7 @@ int main(void)
         RUN(logits_that_are_not_finite_end_the_sequence),
         RUN(priority_goes_first_when_asked),
         RUN(a_flood_of_one_tenant_does_not_delay_another),
+        RUN(tenants_share_tokens_not_requests),
         RUN(a_long_prompt_lets_short_ones_by_and_is_not_starved),
         RUN(preempted_requests_say_every_token_once),
         RUN(nobody_is_preempted_more_than_three_times),
