@@ -7,7 +7,6 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(CMOCKA IMPORTED_TARGET cmocka)
-find_package(dnnl REQUIRED CONFIG)
 
 add_library(quire::uv ALIAS PkgConfig::UV)
 add_library(quire::cjson ALIAS PkgConfig::CJSON)
@@ -17,7 +16,6 @@ add_library(quire::xxhash ALIAS PkgConfig::XXHASH)
 if(CMOCKA_FOUND)
   add_library(quire::cmocka ALIAS PkgConfig::CMOCKA)
 endif()
-add_library(quire::dnnl ALIAS DNNL::dnnl)
 
 # llhttp: the system's library from 9.2 on.  Older distributions ship its C
 # sources inside node-llhttp; tests/run and deploy/run unpack that package to
