@@ -36,6 +36,7 @@ const struct attn_kernel kernels[N_KERNELS] = {
 
 struct cuda_attn {
     int device, n_sm;
+    bool hopper; /* the sm_90a kernels run here */
 };
 
 const struct kernel_family *const split_kernels[CACHE_KINDS] = {&split_bf16, &split_f16,
@@ -66,6 +67,16 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
         return err_nomem(e, "attention backend", sizeof *a);
     a->device = opt->device_index;
     a->n_sm = info.n_sm;
+    a->hopper = QUIRE_CUDA_HOPPER && info.major == 9 && info.minor == 0;
+    rc = ERR_OK;
+    if (a->hopper)
+        rc = cuda_result(hopper_bf16.prepare(), "preparing the Hopper kernels", e);
+    if (a->hopper && rc == ERR_OK)
+        rc = cuda_result(hopper_f16.prepare(), "preparing the Hopper kernels", e);
+    if (rc != ERR_OK) {
+        free(a);
+        return rc;
+    }
     *self = a;
     return ERR_OK;
 }
@@ -264,6 +275,14 @@ void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace
     c->split_rows = l->split_rows;
 }
 
+/* The fastest prefill kernel that takes the call here. */
+const struct kernel_family *prefill_for(const struct cuda_attn *a, const struct attn_call *c)
+{
+    if (!a->hopper || c->q_form != Q_NATIVE || c->q_width > 128 || c->batch > WORK_SPAN)
+        return prefill_kernels[c->cache];
+    return c->cache == CACHE_BF16 ? &hopper_bf16 : &hopper_f16;
+}
+
 enum err_code run(void *self, const struct attn_plan *p, const struct attn_args *args,
                   void *workspace, void *stream, struct err *e)
 {
@@ -298,7 +317,7 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
     rc = cuda_result(split_kernels[c.cache]->launch(&c, a->n_sm, s), "launching the split kernel",
                      e);
     if (rc == ERR_OK && p->kernel == PREFILL)
-        rc = cuda_result(prefill_kernels[c.cache]->launch(&c, a->n_sm, s),
+        rc = cuda_result(prefill_for(a, &c)->launch(&c, a->n_sm, s),
                          "launching the prefill kernel", e);
     return rc;
 }

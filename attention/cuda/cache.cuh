@@ -96,6 +96,50 @@ template <int KIND, int D> struct cache_tile {
         }
     }
 
+    /* The same with keys as the rows of the product: K (keys x channels) as a left
+     * factor, a[step of 16 channels][4]. */
+    static __device__ __forceinline__ void k_left(uint32_t a[2][4], uint32_t tile, int r0, int s)
+    {
+        int lane = threadIdx.x & 31, m = lane >> 3, row = lane & 7;
+        if constexpr (ELEMENT == 2) {
+            for (int h = 0; h < 2; h++)
+                load_matrices(a[h],
+                              tile + at(r0 + (m & 1) * 8 + row, s * 4 + h * 2 + (m >> 1)));
+        } else {
+            uint32_t x[4];
+            load_matrices(x, tile + at(r0 + (m & 1) * 8 + row, s * 2 + (m >> 1)));
+            for (int i = 0; i < 4; i++) {
+                a[i >> 1][i & 1] = half2_of(x[i] & 0xFFFFu);
+                a[i >> 1][2 + (i & 1)] = half2_of(x[i] >> 16);
+            }
+        }
+    }
+
+    /* V transposed (channels x keys) as a left factor: a[tile of 16 channels][4] for
+     * channels [32 s, 32 s + 32). */
+    static __device__ __forceinline__ void v_left(uint32_t a[2][4], uint32_t tile, int r0, int s)
+    {
+        int lane = threadIdx.x & 31, m = lane >> 3, row = lane & 7;
+        if constexpr (ELEMENT == 2) {
+            for (int h = 0; h < 2; h++)
+                load_matrices_t(a[h],
+                                tile + at(r0 + (m >> 1) * 8 + row, s * 4 + h * 2 + (m & 1)));
+        } else {
+            uint32_t x[4];
+            load_matrices_t(x, tile + at(r0 + (m & 1) * 8 + row, s * 2 + (m >> 1)));
+            for (int i = 0; i < 4; i++) {
+                a[i >> 1][(i & 1) * 2] = half2_of(__byte_perm(x[i], 0, 0x4420));
+                a[i >> 1][(i & 1) * 2 + 1] = half2_of(__byte_perm(x[i], 0, 0x4431));
+            }
+        }
+    }
+
+    /* The channel of row r (lane / 4, h = 1 for eight below) of v_left's tile t. */
+    static __device__ __forceinline__ int left_channel(int t, int r, int h)
+    {
+        return t * 16 + (ELEMENT == 2 ? h * 8 + r : r * 2 + h);
+    }
+
     /* The channel of output tile nt, quad lane q, element i (0 or 1). */
     static __device__ __forceinline__ int channel(int nt, int q, int i)
     {

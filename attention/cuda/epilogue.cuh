@@ -88,43 +88,53 @@ __device__ __forceinline__ int64_t part_index(const struct attn_call &c, int row
 }
 
 /* Merge a row's chunks, by one warp, in chunk order.  D is the width of partial
- * rows. */
+ * rows.  Weights of 32 chunks at a time lie one a lane, so that the reads of O do
+ * not wait for those of the states. */
 template <int D>
 __device__ __forceinline__ void merge_row(const struct attn_call &c, int token, int row,
                                           int head, int n_chunks)
 {
+    enum { EACH = (D + 127) / 128, UNROLL = EACH == 1 ? 8 : EACH == 2 ? 4 : 2 };
     int lane = threadIdx.x & 31;
     struct attn_state t = {ATTN_NO_MAX, 0.0f};
-    for (int i = lane; i < n_chunks; i += 32)
-        t.max = fmaxf(t.max, __ldcg(&c.part_state[part_index(c, row, i, head) * 2]));
-    t.max = warp_max(t.max);
-    enum { EACH = (D + 127) / 128 };
     float4 o[EACH];
 #pragma unroll
     for (int k = 0; k < EACH; k++)
         o[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-    for (int i = 0; i < n_chunks; i++) {
-        int64_t at = part_index(c, row, i, head);
-        float2 s = __ldcg((const float2 *)&c.part_state[at * 2]);
-        float f = exp2_approx(s.x - t.max);
-        t.sum += s.y * f;
+    for (int i = lane; i < n_chunks; i += 32)
+        t.max = fmaxf(t.max, __ldcg(&c.part_state[part_index(c, row, i, head) * 2]));
+    t.max = warp_max(t.max);
+    for (int base = 0; base < n_chunks; base += 32) {
+        int mine = base + lane, n = min(32, n_chunks - base);
+        float weight = 0.0f;
+        if (mine < n_chunks) {
+            float2 s = __ldcg((const float2 *)&c.part_state[part_index(c, row, mine, head) * 2]);
+            weight = exp2_approx(s.x - t.max);
+            t.sum += s.y * weight;
+        }
+#pragma unroll UNROLL
+        for (int i = 0; i < n; i++) {
+            float f = __shfl_sync(0xffffffffu, weight, i);
+            const float *from = c.part + part_index(c, row, base + i, head) * D;
 #pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            int ch = k * 128 + lane * 4;
-            if (ch >= D)
-                continue;
-            float4 x = __ldcg((const float4 *)&c.part[at * D + ch]);
-            o[k].x += x.x * f;
-            o[k].y += x.y * f;
-            o[k].z += x.z * f;
-            o[k].w += x.w * f;
+            for (int k = 0; k < EACH; k++) {
+                if (k * 128 + lane * 4 >= D)
+                    continue;
+                float4 x = __ldcg((const float4 *)&from[k * 128 + lane * 4]);
+                o[k].x += x.x * f;
+                o[k].y += x.y * f;
+                o[k].z += x.z * f;
+                o[k].w += x.w * f;
+            }
         }
     }
+    t.sum = warp_sum(t.sum);
     float factor = output_factor(c, t, head);
 #pragma unroll
-    for (int k = 0; k < EACH; k++)
-        write_output(c, token, head, k * 128 + lane * 4, o[k], factor);
+    for (int k = 0; k < EACH; k++) {
+        if (k * 128 + lane * 4 < D)
+            write_output(c, token, head, k * 128 + lane * 4, o[k], factor);
+    }
 }
 
 #endif

@@ -120,12 +120,12 @@ template <typename T> __global__ void generic(const __grid_constant__ struct att
     u.h = blockIdx.x % c.heads;
 
     wait_for_upstream();
-    u.b = token_sequence(c, u.t);
+    int first, past;
+    u.b = token_sequence(c, u.t, &first, &past);
     u.q = q;
     u.kv_head = u.h / c.group;
     u.position = u.kv_len = -1;
     if (u.b >= 0) {
-        int past = c.past_seqlens[u.b], first = c.cu_seqlens[u.b];
         u.row = c.block_table + (int64_t)u.b * c.table_cols;
         u.j = u.t - first;
         u.position = query_position(c, u.t, past, u.j);

@@ -15,7 +15,7 @@ enum { CUDA_MAX_HEAD = 12288 };
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream);
 cudaError_t launch_generic(const struct attn_call *c, cudaStream_t stream);
 
-/* One tuple of the kernels with instances by cache kind and head width. */
+/* The instances of a kernel for one cache kind, by head width. */
 struct kernel_family {
     cudaError_t (*prepare)(void);
     cudaError_t (*launch)(const struct attn_call *c, int n_sm, cudaStream_t stream);
@@ -26,6 +26,9 @@ extern const struct kernel_family prefill_bf16, prefill_f16, prefill_e4m3, prefi
 
 extern const struct kernel_family latent_kernels[CACHE_KINDS];
 cudaError_t launch_latent_merge(const struct attn_call *c, cudaStream_t stream);
+
+/* sm_90a only: 16-bit caches, q_width 64 and 128, batch_size up to WORK_SPAN. */
+extern const struct kernel_family hopper_bf16, hopper_f16;
 
 /* Padded width with an instance for a head of n channels; 0 beyond 256. */
 int padded_width(int n);

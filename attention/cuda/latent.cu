@@ -14,7 +14,8 @@ __global__ void merge_latent(const __grid_constant__ struct attn_call c)
     wait_for_upstream();
     if (b >= c.batch)
         return;
-    struct plan_seq s = cut_sequence<SHARE_LATENT>(c, b, latent::ROWS, &first, &n);
+    sequence_tokens(c, b, &first, &n);
+    struct plan_seq s = cut_sequence<SHARE_LATENT>(c, c.past_seqlens[b], n, latent::ROWS);
     if (n == 1 && s.n_chunks > 1)
         merge_row<latent::DV>(c, first, b, head, s.n_chunks);
 }

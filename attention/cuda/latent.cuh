@@ -72,10 +72,10 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
                                           int base, int n, int u, struct item *w)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int i = unit_sequence(p, n, u), n_new;
+    int i = unit_sequence(p, n, u), past = p->past[i], n_new = p->fresh[i];
+    struct plan_seq s = cut_sequence<SHARE_LATENT>(c, past, n_new, ROWS);
     w->seq = base + i;
-    struct plan_seq s = cut_sequence<SHARE_LATENT>(c, w->seq, ROWS, &w->first, &n_new);
-    int past = c.past_seqlens[w->seq];
+    w->first = p->first[i];
     u -= p->units[i];
     w->chunk = u % s.n_chunks;
     w->n_chunks = s.n_chunks;

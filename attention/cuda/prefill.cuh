@@ -68,9 +68,9 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
 {
     typedef shape<KIND, D> sh;
     int u = id / c.kv_heads, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int i = unit_sequence(p, n, u), n_new, b = base + i;
-    struct plan_seq s = cut_sequence<SHARE_PREFILL>(c, b, sh::TILE, &w->first, &n_new);
-    int past = c.past_seqlens[b];
+    int i = unit_sequence(p, n, u), b = base + i, past = p->past[i], n_new = p->fresh[i];
+    struct plan_seq s = cut_sequence<SHARE_PREFILL>(c, past, n_new, sh::TILE);
+    w->first = p->first[i];
     w->kv_head = id % c.kv_heads;
     w->row0 = (s.n_tiles - 1 - (u - p->units[i])) * sh::TILE;
     w->n_rows = min((int)sh::TILE, n_new * c.group - w->row0);
@@ -127,12 +127,12 @@ __device__ __forceinline__ void fetch_query(const struct attn_call &c, const str
 template <int KEYS> struct stage_blocks {
     int block[KEYS / 16];
 
-    __device__ __forceinline__ void look_up(const struct attn_call &c, const struct item &w,
-                                            int pos)
+    __device__ __forceinline__ void look_up(const struct attn_call &c, const int32_t *table,
+                                            int end, int pos)
     {
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++)
-            block[i] = pos + i * 16 < w.end ? granule_block(c, w.table, pos + i * 16) : -1;
+            block[i] = pos + i * 16 < end ? granule_block(c, table, pos + i * 16) : -1;
     }
 
     /* Bit i: granule i is mapped. */
@@ -368,12 +368,12 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
                 c.scale * 1.4426950408889634f * (c.q_form == Q_HALF ? c.q_factor[at] : 1.0f);
         }
     }
-    now.look_up(c, w, pos0);
+    now.look_up(c, w.table, w.end, pos0);
     fetch_query<KIND, D>(c, w, q_tile);
     if (n > 0)
         fetch_stage<KIND, D>(c, w, now, ring, pos0);
     copy_commit();
-    next.look_up(c, w, pos0 + sh::KEYS);
+    next.look_up(c, w.table, w.end, pos0 + sh::KEYS);
     for (int i = 0; i < n; i++) {
         int pos = pos0 + i * sh::KEYS;
         copy_wait<0>();
@@ -383,7 +383,7 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
             fetch_stage<KIND, D>(c, w, next, ring + (~i & 1) * sh::STAGE_BYTES, pos + sh::KEYS);
         copy_commit();
         now = next;
-        next.look_up(c, w, pos + 2 * sh::KEYS);
+        next.look_up(c, w.table, w.end, pos + 2 * sh::KEYS);
 #pragma unroll 1
         for (int half = 0; half < sh::HALVES; half++) {
             int at = pos + half * HALF;

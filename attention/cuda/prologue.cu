@@ -188,18 +188,22 @@ template <typename T> __global__ void prologue(const __grid_constant__ struct at
         part = 1 + (head - c.heads) / c.kv_heads;
         head = (head - c.heads) % c.kv_heads;
     }
-    int b = token_sequence(c, t);
+    /* The row is on its way while the sequence is looked for. */
+    const T *from = source_row<T>(c, t, part, head);
+    uint4 early = lane * 8 < c.head_size ? *(const uint4 *)(from + lane * 8) : uint4();
+    int first, past, b = token_sequence(c, t, &first, &past);
     if (b < 0) {
         if (part == 0)
             zero_output<T>(c, t, head);
         return;
     }
-    int legacy = c.past_seqlens[b] + t - c.cu_seqlens[b];
+    int legacy = past + t - first;
     int64_t slot = part == 0 ? 0 : token_slot(c, t, b, legacy);
     if (slot < 0)
         return;
-    const T *from = source_row<T>(c, t, part, head);
-    for (int i = lane * 8; i < c.head_size; i += 256)
+    if (lane * 8 < c.head_size)
+        read8<T>((const T *)&early, x + lane * 8);
+    for (int i = lane * 8 + 256; i < c.head_size; i += 256)
         read8<T>(from + i, x + i);
     __syncwarp();
     const void *weight = part == 0 ? c.q_norm : c.k_norm;

@@ -86,6 +86,20 @@ __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], const uint3
     }
 }
 
+/* The transpose of an 8 x 8 matrix of 16-bit elements, two a lane. */
+__device__ __forceinline__ uint32_t transpose8x8(uint32_t x)
+{
+    uint32_t r;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));
+    return r;
+}
+
+/* Bring the line at p into L2; always safe, L2 is where the device agrees. */
+__device__ __forceinline__ void warm_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* ---- numbers -------------------------------------------------------------- */
 
 __device__ __forceinline__ float exp2_approx(float x)
@@ -147,7 +161,7 @@ __device__ __forceinline__ uint32_t int8x2_half2(uint32_t two)
     return *(uint32_t *)&r;
 }
 
-/* ---- reductions over the four lanes that share a fragment row --------------- */
+/* ---- reductions over the four lanes that share a fragment row or column ------ */
 
 __device__ __forceinline__ float quad_max(float x)
 {
@@ -159,6 +173,21 @@ __device__ __forceinline__ float quad_sum(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Over the eight lanes that share a fragment column. */
+__device__ __forceinline__ float column_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 8));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 16));
+}
+
+__device__ __forceinline__ float column_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 4);
+    x += __shfl_xor_sync(0xffffffffu, x, 8);
+    return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
 __device__ __forceinline__ float warp_sum(float x)

@@ -4,10 +4,11 @@
  *   caches  [blocks, block_size, kv_heads, head_size] of KIND
  *   part    [rows, max_chunks, heads, v_width] fp32 and (max in log2, sum)
  *   output  T
- * An item is (sequence, 16 packed rows, chunk of keys, kv head).  The four warps
- * of a CTA split its keys by granules of 16, each with its own ring of stages, so
- * that the main loop has no CTA barrier and every cache byte is read from shared
- * memory once.  A sequence of one chunk writes its output at once; otherwise the
+ * An item is (sequence, 8 or 16 packed rows, chunk of keys, kv head).  The four
+ * warps of a CTA split its keys by granules of 16, each with its own ring of stages,
+ * so that the main loop has no CTA barrier and every cache byte is read from shared
+ * memory once.  Keys are the rows of both matrix products and query rows their
+ * columns, so that a group of up to 8 heads fills a tile.  A sequence of one chunk writes its output at once; otherwise the
  * last chunk to arrive merges all of them in chunk order.
  * launch   persistent: CTAS_PER_SM * SMs, 128 threads; fixed at capture
  * smem     4 warps x STAGES x 16 keys x (K + V) rows, and the work plan
@@ -26,68 +27,84 @@
 namespace split
 {
 
-enum { WARPS = 4, THREADS = WARPS * 32, ROWS = 16, GRANULE = PLAN_GRANULE };
+enum { WARPS = 4, THREADS = WARPS * 32, GRANULE = PLAN_GRANULE };
 
-template <int KIND, int D> struct shape {
+/* ROWS packed rows a tile: 8, or 16 for larger groups. */
+template <int KIND, int D, int ROWS> struct shape {
     typedef cache_tile<KIND, D> tile;
     enum {
+        NARROW = tile::ELEMENT == 1,
+        CTAS_PER_SM = D == 256   ? (NARROW ? (ROWS == 8 ? 3 : 2) : 1)
+                      : D == 128 ? (!NARROW ? 2 : ROWS == 8 ? 4 : 3)
+                                 : 4,
         STAGE_BYTES = 2 * GRANULE * tile::ROW_BYTES,
-        CTAS_PER_SM = STAGE_BYTES <= 8192 ? 2 : 1,
-        STAGES = STAGE_BYTES <= 2048 ? 8 : STAGE_BYTES <= 4096 ? 6 : 3,
+        FIXED_BYTES = sizeof(struct work_plan) + WARPS * ROWS * 8 + 16,
+        SM_BYTES = 227 * 1024,
+        FITTING = (SM_BYTES / CTAS_PER_SM - 1024 - FIXED_BYTES) / (WARPS * STAGE_BYTES),
+        STAGES = FITTING < 8 ? FITTING : 8,
         RING_BYTES = STAGES * STAGE_BYTES,
         /* The merge of the warps reuses the rings. */
         MERGE_STRIDE = D + 4,
         MERGE_BYTES = WARPS * ROWS * MERGE_STRIDE * 4,
         DATA_BYTES = WARPS * RING_BYTES > MERGE_BYTES ? WARPS * RING_BYTES : MERGE_BYTES,
-        SMEM_BYTES = DATA_BYTES + sizeof(struct work_plan) + WARPS * ROWS * 8 + 16
+        SMEM_BYTES = DATA_BYTES + FIXED_BYTES
     };
+    static_assert(STAGES >= 2, "a ring needs a stage in flight");
 };
 
 /* What a CTA works on: uniform over its threads, but for my_position. */
-struct item {
-    int seq, first, n_rows, kv_head, chunk, n_chunks, row0;
+template <int ROWS> struct item {
+    int first, n_rows, kv_head, chunk, n_chunks, row0;
     int part_row; /* of the sequence's first token, in the partial results */
     int begin, end;
-    int low, high; /* of the valid rows' positions */
-    int my_position[2]; /* of rows lane/4 and lane/4 + 8; -1 for none */
+    int low, high;                  /* of the valid rows' positions              */
+    int my_position[ROWS / 8][2];   /* of rows 8 i + 2 (lane % 4) + {0, 1}; -1 for none */
     const int32_t *table;
 };
 
-/* Token and head of packed row r (within the sequence) of an item. */
-__device__ __forceinline__ int row_token(const struct attn_call &c, const struct item &w, int r)
+/* Token and head of row r of an item's tile. */
+template <int ROWS>
+__device__ __forceinline__ int row_token(const struct attn_call &c, const struct item<ROWS> &w,
+                                         int r)
 {
-    return w.first + r / c.group;
+    return w.first + (w.row0 + r) / c.group;
 }
 
-__device__ __forceinline__ int row_head(const struct attn_call &c, const struct item &w, int r)
+template <int ROWS>
+__device__ __forceinline__ int row_head(const struct attn_call &c, const struct item<ROWS> &w,
+                                        int r)
 {
-    return w.kv_head * c.group + r % c.group;
+    return w.kv_head * c.group + (w.row0 + r) % c.group;
 }
 
+template <int ROWS>
 __device__ __forceinline__ void find_item(const struct attn_call &c, const struct work_plan *p,
-                                          int base, int n, int id, struct item *w)
+                                          int base, int n, int id, struct item<ROWS> *w)
 {
     int u = id / c.kv_heads, lane = threadIdx.x & 31;
-    int i = unit_sequence(p, n, u), n_new;
+    int i = unit_sequence(p, n, u), past = p->past[i], n_new = p->fresh[i];
+    struct plan_seq s = cut_sequence<SHARE_SPLIT>(c, past, n_new, ROWS);
     w->kv_head = id % c.kv_heads;
-    w->seq = base + i;
-    struct plan_seq s = cut_sequence<SHARE_SPLIT>(c, w->seq, ROWS, &w->first, &n_new);
+    w->first = p->first[i];
     u -= p->units[i];
     w->chunk = u % s.n_chunks;
     w->n_chunks = s.n_chunks;
     w->row0 = u / s.n_chunks * ROWS;
     w->n_rows = min(ROWS, n_new * c.group - w->row0);
     w->part_row = p->rows[i];
-    w->table = c.block_table + (int64_t)w->seq * c.table_cols;
+    w->table = c.block_table + (int64_t)(base + i) * c.table_cols;
 
-    int r = lane & 15, position = -1;
-    int past = c.past_seqlens[w->seq];
+    int r = lane & (ROWS - 1), position = -1;
     if (r < w->n_rows) {
         int j = (w->row0 + r) / c.group;
         position = query_position(c, w->first + j, past, j);
     }
-    w->my_position[0] = __shfl_sync(0xffffffffu, position, lane >> 2);
-    w->my_position[1] = __shfl_sync(0xffffffffu, position, (lane >> 2) + 8);
+#pragma unroll
+    for (int k = 0; k < ROWS / 8; k++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            w->my_position[k][e] =
+                __shfl_sync(0xffffffffu, position, k * 8 + (lane & 3) * 2 + e);
     w->high = __reduce_max_sync(0xffffffffu, position);
     w->low = __reduce_min_sync(0xffffffffu, r < w->n_rows ? position : INT32_MAX);
     plan_chunk_range(&s, w->chunk, &w->begin, &w->end);
@@ -99,23 +116,23 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
         w->n_rows = 0;
 }
 
-/* One warp's running result: rows lane/4 and lane/4 + 8 of the tile. */
-template <int D> struct state {
-    float o[D / 8][4];
-    float max[2], sum[2]; /* sum: this lane's share */
+/* One warp's running result; lanes hold rows 8 k + 2 (lane % 4) + {0, 1}. */
+template <int D, int ROWS> struct state {
+    float o[ROWS / 8][D / 16][4];
+    float max[ROWS / 8][2], sum[ROWS / 8][2]; /* sum: this lane's share */
 };
 
-template <int KIND, int D> struct warp_ring {
+template <int KIND, int D, int ROWS> struct warp_ring {
     typedef cache_tile<KIND, D> tile;
-    typedef shape<KIND, D> sh;
+    typedef shape<KIND, D, ROWS> sh;
     const struct attn_call &c;
-    const struct item &w;
+    const struct item<ROWS> &w;
     uint32_t smem;
-    int first, count;  /* this warp's granules: first, first + WARPS, ... */
-    int blocks;        /* lane i: table entry of granule 32 * n + i       */
-    uint32_t mapped;   /* bit i % 32: granule i has a block               */
+    int first, count; /* this warp's granules: first, first + WARPS, ... */
+    int blocks;       /* lane i: table entry of granule 32 * n + i       */
+    uint32_t mapped;  /* bit i % 32: granule i has a block               */
 
-    __device__ warp_ring(const struct attn_call &call, const struct item &work, uint32_t at)
+    __device__ warp_ring(const struct attn_call &call, const struct item<ROWS> &work, uint32_t at)
         : c(call), w(work), smem(at), blocks(-1), mapped(0)
     {
         int warp = threadIdx.x >> 5;
@@ -124,15 +141,18 @@ template <int KIND, int D> struct warp_ring {
         count = w.end > w.begin && g1 > first ? (g1 - first + WARPS - 1) / WARPS : 0;
     }
 
+    __device__ __forceinline__ void look_up(int i)
+    {
+        int n = i + (threadIdx.x & 31);
+        blocks = n < count ? granule_block(c, w.table, (first + n * WARPS) * GRANULE) : -1;
+    }
+
     /* Start the copies of granule i (one commit group, empty past the end). */
     __device__ __forceinline__ void fetch(int i)
     {
-        int lane = threadIdx.x & 31;
         if (i < count) {
-            if ((i & 31) == 0) {
-                int g = first + (i + lane) * WARPS;
-                blocks = i + lane < count ? granule_block(c, w.table, g * GRANULE) : -1;
-            }
+            if ((i & 31) == 0 && i > 0)
+                look_up(i);
             int block = __shfl_sync(0xffffffffu, blocks, i & 31);
             mapped = (mapped & ~(1u << (i & 31))) | ((uint32_t)(block >= 0) << (i & 31));
             if (block >= 0)
@@ -168,39 +188,61 @@ template <int KIND, int D> struct warp_ring {
             }
         }
     }
+
+    /* Bring the first granules into L2, before what is upstream has finished. */
+    __device__ __forceinline__ void warm(void)
+    {
+        int lane = threadIdx.x & 31, row_bytes = c.head_size * tile::ELEMENT;
+        int64_t stride = (int64_t)c.kv_heads * row_bytes;
+        for (int i = 0; i < min(count, 8); i++) {
+            int block = __shfl_sync(0xffffffffu, blocks, i);
+            if (block < 0)
+                continue;
+            int pos = (first + i * WARPS) * GRANULE;
+            int64_t at = cache_offset(c, block, pos, w.kv_head, row_bytes) + (lane & 15) * stride;
+            const char *row = (const char *)(lane < 16 ? c.key_cache : c.value_cache) + at;
+            for (int line = 0; line < row_bytes; line += 128)
+                warm_l2(row + line);
+        }
+    }
 };
 
-/* Scores of one granule, scaled to log2 units and masked. */
-template <int KIND, int D>
-__device__ __forceinline__ void scores(const struct attn_call &c, const struct item &w,
-                                       const uint32_t (*q)[4], const float factor[2],
-                                       uint32_t k_tile, int pos, float x[2][4])
+/* Scores of one granule (keys x rows), scaled to log2 units and masked. */
+template <int KIND, int D, int ROWS>
+__device__ __forceinline__ void scores(const struct attn_call &c, const struct item<ROWS> &w,
+                                       const uint32_t (*q)[D / 16][2], const float (*factor)[2],
+                                       uint32_t k_tile, int pos, float (*x)[4])
 {
     typedef cache_tile<KIND, D> tile;
     typedef typename tile::M M;
-    int quad = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i >> 2][i & 3] = 0.0f;
+    for (int k = 0; k < ROWS / 8; k++)
+        x[k][0] = x[k][1] = x[k][2] = x[k][3] = 0.0f;
 #pragma unroll
     for (int s = 0; s < D / 32; s++) {
-        uint32_t b[2][2][2];
-        tile::k_fragments(b, k_tile, 0, s);
+        uint32_t a[2][4];
+        tile::k_left(a, k_tile, 0, s);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            mma<M>(x[0], q[s * 2 + h], b[h][0]);
-            mma<M>(x[1], q[s * 2 + h], b[h][1]);
-        }
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int k = 0; k < ROWS / 8; k++)
+                mma<M>(x[k], a[h], q[k][s * 2 + h]);
     }
-    scale_scores(c, factor, x[0]);
-    scale_scores(c, factor, x[1]);
+#pragma unroll
+    for (int i = 0; i < ROWS / 2; i++) {
+        float *e = &x[i >> 2][i & 3];
+        *e *= factor[i >> 2][i & 1];
+        if (c.softcap > 0.0f)
+            *e = attn_softcap(*e * 0.6931471805599453f, c.softcap) * 1.4426950408889634f;
+    }
     bool whole = pos >= w.begin && pos + GRANULE <= w.end && pos + GRANULE - 1 <= w.low &&
                  (c.window <= 0 || w.high - pos < c.window);
     if (whole)
         return;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int k = pos + (i >> 2) * 8 + quad * 2 + (i & 1), p = w.my_position[(i >> 1) & 1];
+    for (int i = 0; i < ROWS / 2; i++) {
+        int k = pos + ((threadIdx.x & 31) >> 2) + (i >> 1 & 1) * 8;
+        int p = w.my_position[i >> 2][i & 1];
         bool seen = k >= w.begin && k < w.end && k <= p && (c.window <= 0 || p - k < c.window);
         if (!seen)
             x[i >> 2][i & 3] = -INFINITY;
@@ -208,114 +250,115 @@ __device__ __forceinline__ void scores(const struct attn_call &c, const struct i
 }
 
 /* Fold one granule into the warp's state. */
-template <int KIND, int D>
-__device__ __forceinline__ void fold(struct state<D> &s, float x[2][4], uint32_t v_tile)
+template <int KIND, int D, int ROWS>
+__device__ __forceinline__ void fold(struct state<D, ROWS> &s, float (*x)[4], uint32_t v_tile)
 {
     typedef cache_tile<KIND, D> tile;
     typedef typename tile::M M;
-    float top[2], shrink[2];
+    uint32_t p[ROWS / 8][2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float m = fmaxf(fmaxf(x[0][r * 2], x[0][r * 2 + 1]), fmaxf(x[1][r * 2], x[1][r * 2 + 1]));
-        top[r] = fmaxf(s.max[r], quad_max(m));
-        shrink[r] = exp2_approx(s.max[r] - top[r]);
-    }
-    if (__any_sync(0xffffffffu, top[0] != s.max[0] || top[1] != s.max[1])) {
+    for (int k = 0; k < ROWS / 8; k++) {
+        float shrink[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            s.sum[r] *= shrink[r];
-            s.max[r] = top[r];
+        for (int e = 0; e < 2; e++) {
+            float top = fmaxf(s.max[k][e], column_max(fmaxf(x[k][e], x[k][2 + e])));
+            shrink[e] = exp2_approx(s.max[k][e] - top);
+            s.max[k][e] = top;
+            s.sum[k][e] *= shrink[e];
+        }
+        if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+            for (int t = 0; t < D / 16; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s.o[k][t][i] *= shrink[i & 1];
         }
 #pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            s.o[i][0] *= shrink[0];
-            s.o[i][1] *= shrink[0];
-            s.o[i][2] *= shrink[1];
-            s.o[i][3] *= shrink[1];
+        for (int i = 0; i < 4; i++) {
+            x[k][i] = exp2_approx(x[k][i] - s.max[k][i & 1]);
+            s.sum[k][i & 1] += x[k][i];
         }
+        p[k][0] = transpose8x8(pack2<M>(x[k][0], x[k][1]));
+        p[k][1] = transpose8x8(pack2<M>(x[k][2], x[k][3]));
     }
-    uint32_t p[4];
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int r = (i >> 1) & 1;
-        x[i >> 2][i & 3] = exp2_approx(x[i >> 2][i & 3] - s.max[r]);
-        s.sum[r] += x[i >> 2][i & 3];
-    }
-    p[0] = pack2<M>(x[0][0], x[0][1]);
-    p[1] = pack2<M>(x[0][2], x[0][3]);
-    p[2] = pack2<M>(x[1][0], x[1][1]);
-    p[3] = pack2<M>(x[1][2], x[1][3]);
 #pragma unroll
     for (int n = 0; n < D / 32; n++) {
-        uint32_t b[4][2];
-        tile::v_fragments(b, v_tile, 0, n);
+        uint32_t a[2][4];
+        tile::v_left(a, v_tile, 0, n);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            mma<M>(s.o[n * 4 + i], p, b[i]);
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int k = 0; k < ROWS / 8; k++)
+                mma<M>(s.o[k][n * 2 + h], a[h], p[k]);
     }
 }
 
 /* Q fragments of the item's rows, straight from the workspace. */
-template <int KIND, int D>
-__device__ __forceinline__ void load_query(const struct attn_call &c, const struct item &w,
-                                           uint32_t (*q)[4], float factor[2])
+template <int D, int ROWS>
+__device__ __forceinline__ void load_query(const struct attn_call &c, const struct item<ROWS> &w,
+                                           uint32_t (*q)[D / 16][2], float (*factor)[2])
 {
     int lane = threadIdx.x & 31;
-    const uint32_t *rows[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int in_tile = (lane >> 2) + r * 8;
-        int row = w.row0 + min(in_tile, w.n_rows - 1);
-        int64_t at = (int64_t)row_token(c, w, row) * c.heads + row_head(c, w, row);
-        rows[r] = (const uint32_t *)((const uint16_t *)c.q + at * D);
-        factor[r] = c.scale * 1.4426950408889634f * (c.q_form == Q_HALF ? c.q_factor[at] : 1.0f);
-    }
+    for (int k = 0; k < ROWS / 8; k++) {
+        int r = max(min(k * 8 + (lane >> 2), w.n_rows - 1), 0);
+        int64_t at = (int64_t)row_token(c, w, r) * c.heads + row_head(c, w, r);
+        const uint32_t *row = (const uint32_t *)((const uint16_t *)c.q + at * D);
 #pragma unroll
-    for (int s = 0; s < D / 16; s++) {
+        for (int s = 0; s < D / 16; s++) {
+            q[k][s][0] = row[s * 8 + (lane & 3)];
+            q[k][s][1] = row[s * 8 + 4 + (lane & 3)];
+        }
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            q[s][i] = rows[i & 1][s * 8 + (i >> 1) * 4 + (lane & 3)];
+        for (int e = 0; e < 2; e++) {
+            r = max(min(k * 8 + (lane & 3) * 2 + e, w.n_rows - 1), 0);
+            at = (int64_t)row_token(c, w, r) * c.heads + row_head(c, w, r);
+            factor[k][e] =
+                c.scale * 1.4426950408889634f * (c.q_form == Q_HALF ? c.q_factor[at] : 1.0f);
+        }
     }
 }
 
-/* Sum the warps' states into out[row][channel] order: leaves each row's (max, sum)
- * in ml[0..ROWS) and the warps' scaled O in shared memory. */
-template <int KIND, int D>
-__device__ __forceinline__ void join_warps(const struct item &w, struct state<D> &s, float *merge,
-                                           float *ml)
+/* Bring the warps' states to one scale: each row's (max, sum) by warp in ml, and
+ * the scaled O of each warp in shared memory. */
+template <int KIND, int D, int ROWS>
+__device__ __forceinline__ void join_warps(const struct item<ROWS> &w, struct state<D, ROWS> &s,
+                                           float *merge, float *ml)
 {
-    typedef shape<KIND, D> sh;
+    typedef shape<KIND, D, ROWS> sh;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, quad = lane & 3;
-    for (int r = 0; r < 2; r++) {
-        s.sum[r] = quad_sum(s.sum[r]);
-        if (quad == 0) {
-            ml[(warp * ROWS + g + r * 8) * 2] = s.max[r];
-            ml[(warp * ROWS + g + r * 8) * 2 + 1] = s.sum[r];
+#pragma unroll
+    for (int i = 0; i < ROWS / 4; i++) {
+        int k = i >> 1, e = i & 1, row = k * 8 + quad * 2 + e;
+        s.sum[k][e] = column_sum(s.sum[k][e]);
+        if (g == 0) {
+            ml[(warp * ROWS + row) * 2] = s.max[k][e];
+            ml[(warp * ROWS + row) * 2 + 1] = s.sum[k][e];
         }
     }
     __syncthreads(); /* the rings are no longer read either */
-    float scale[2];
-    for (int r = 0; r < 2; r++) {
-        float top = ATTN_NO_MAX;
-        for (int i = 0; i < WARPS; i++)
-            top = fmaxf(top, ml[(i * ROWS + g + r * 8) * 2]);
-        scale[r] = exp2_approx(s.max[r] - top);
-    }
     float *mine = merge + warp * ROWS * sh::MERGE_STRIDE;
 #pragma unroll
-    for (int n = 0; n < D / 8; n++) {
+    for (int i = 0; i < ROWS / 4; i++) {
+        int k = i >> 1, e = i & 1, row = k * 8 + quad * 2 + e;
+        float top = ATTN_NO_MAX;
+        for (int n = 0; n < WARPS; n++)
+            top = fmaxf(top, ml[(n * ROWS + row) * 2]);
+        float scale = exp2_approx(s.max[k][e] - top);
+        if (row >= w.n_rows)
+            continue;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = g + (i >> 1) * 8;
-            if (row < w.n_rows)
-                mine[row * sh::MERGE_STRIDE + cache_tile<KIND, D>::channel(n, quad, i & 1)] =
-                    s.o[n][i] * scale[i >> 1];
-        }
+        for (int t = 0; t < D / 16; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                mine[row * sh::MERGE_STRIDE + cache_tile<KIND, D>::left_channel(t, g, h)] =
+                    s.o[k][t][h * 2 + e] * scale;
     }
     __syncthreads();
 }
 
 /* (max, sum) of a tile row over the warps. */
+template <int ROWS>
 __device__ __forceinline__ struct attn_state joined_state(const float *ml, int row)
 {
     struct attn_state t = {ATTN_NO_MAX, 0.0f};
@@ -328,11 +371,11 @@ __device__ __forceinline__ struct attn_state joined_state(const float *ml, int r
 
 /* Write the joined tile: to the output when the sequence is one chunk, else to
  * the partial results. */
-template <int KIND, int D>
-__device__ __forceinline__ void store_tile(const struct attn_call &c, const struct item &w,
+template <int KIND, int D, int ROWS>
+__device__ __forceinline__ void store_tile(const struct attn_call &c, const struct item<ROWS> &w,
                                            const float *merge, const float *ml)
 {
-    typedef shape<KIND, D> sh;
+    typedef shape<KIND, D, ROWS> sh;
     for (int i = threadIdx.x * 4; i < w.n_rows * D; i += THREADS * 4) {
         int row = i / D, ch = i % D;
         float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -343,8 +386,8 @@ __device__ __forceinline__ void store_tile(const struct attn_call &c, const stru
             o.z += x.z;
             o.w += x.w;
         }
-        struct attn_state t = joined_state(ml, row);
-        int head = row_head(c, w, w.row0 + row), token = row_token(c, w, w.row0 + row);
+        struct attn_state t = joined_state<ROWS>(ml, row);
+        int head = row_head(c, w, row), token = row_token(c, w, row);
         if (w.n_chunks == 1) {
             write_output(c, token, head, ch, o, output_factor(c, t, head));
         } else {
@@ -357,13 +400,13 @@ __device__ __forceinline__ void store_tile(const struct attn_call &c, const stru
 }
 
 /* The last chunk of a tile to arrive merges them all. */
-template <int D>
-__device__ __forceinline__ void merge_chunks(const struct attn_call &c, const struct item &w,
+template <int D, int ROWS>
+__device__ __forceinline__ void merge_chunks(const struct attn_call &c, const struct item<ROWS> &w,
                                              int *arrival)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        int64_t at = (int64_t)row_token(c, w, w.row0) * c.heads + row_head(c, w, w.row0);
+        int64_t at = (int64_t)row_token(c, w, 0) * c.heads + row_head(c, w, 0);
         __threadfence();
         *arrival = (int)atomicAdd(&c.arrived[at], 1u);
         __threadfence();
@@ -372,28 +415,42 @@ __device__ __forceinline__ void merge_chunks(const struct attn_call &c, const st
     if (*arrival != w.n_chunks - 1)
         return;
     for (int r = threadIdx.x >> 5; r < w.n_rows; r += WARPS) {
-        int head = row_head(c, w, w.row0 + r), token = row_token(c, w, w.row0 + r);
+        int head = row_head(c, w, r), token = row_token(c, w, r);
         merge_row<D>(c, token, w.part_row + token - w.first, head, w.n_chunks);
     }
 }
 
-template <int KIND, int D>
-__device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
-                                        char *data, float *ml, int *arrival)
+/* An item from its first key to its last; waits for what is upstream after what
+ * may be done before. */
+template <int KIND, int D, int ROWS>
+__device__ __forceinline__ void compute(const struct attn_call &c, const struct item<ROWS> &w,
+                                        char *data, struct work_plan *plan, float *ml,
+                                        int *arrival, bool *waited)
 {
-    typedef shape<KIND, D> sh;
-    uint32_t q[D / 16][4];
-    float factor[2];
-    struct state<D> s;
-    warp_ring<KIND, D> ring(c, w, smem_address(data) + (threadIdx.x >> 5) * sh::RING_BYTES);
+    typedef shape<KIND, D, ROWS> sh;
+    uint32_t q[ROWS / 8][D / 16][2];
+    float factor[ROWS / 8][2], x[ROWS / 8][4];
+    struct state<D, ROWS> s;
+    warp_ring<KIND, D, ROWS> ring(c, w, smem_address(data) + (threadIdx.x >> 5) * sh::RING_BYTES);
+    ring.look_up(0);
+    if (!*waited) {
+        ring.warm();
+        wait_for_upstream();
+        *waited = true;
+    }
+    if (threadIdx.x == 0)
+        plan->next = gridDim.x + (int)atomicAdd(c.work, 1u);
     for (int i = 0; i < sh::STAGES - 1; i++)
         ring.fetch(i);
-    load_query<KIND, D>(c, w, q, factor);
+    load_query<D, ROWS>(c, w, q, factor);
 #pragma unroll
-    for (int i = 0; i < D / 8; i++)
-        s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0.0f;
-    s.max[0] = s.max[1] = ATTN_NO_MAX;
-    s.sum[0] = s.sum[1] = 0.0f;
+    for (int k = 0; k < ROWS / 8; k++) {
+#pragma unroll
+        for (int t = 0; t < D / 16; t++)
+            s.o[k][t][0] = s.o[k][t][1] = s.o[k][t][2] = s.o[k][t][3] = 0.0f;
+        s.max[k][0] = s.max[k][1] = ATTN_NO_MAX;
+        s.sum[k][0] = s.sum[k][1] = 0.0f;
+    }
     for (int i = 0; i < ring.count; i++) {
         copy_wait<sh::STAGES - 2>();
         __syncwarp();
@@ -401,22 +458,22 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         if ((ring.mapped >> (i & 31) & 1u) == 0)
             continue;
         uint32_t k_tile = ring.smem + (i % sh::STAGES) * sh::STAGE_BYTES;
-        float x[2][4];
-        scores<KIND, D>(c, w, q, factor, k_tile, (ring.first + i * WARPS) * GRANULE, x);
-        fold<KIND, D>(s, x, k_tile + GRANULE * cache_tile<KIND, D>::ROW_BYTES);
+        int pos = (ring.first + i * WARPS) * GRANULE;
+        scores<KIND, D, ROWS>(c, w, q, factor, k_tile, pos, x);
+        fold<KIND, D, ROWS>(s, x, k_tile + GRANULE * cache_tile<KIND, D>::ROW_BYTES);
     }
     copy_wait<0>();
-    join_warps<KIND, D>(w, s, (float *)data, ml);
-    store_tile<KIND, D>(c, w, (const float *)data, ml);
+    join_warps<KIND, D, ROWS>(w, s, (float *)data, ml);
+    store_tile<KIND, D, ROWS>(c, w, (const float *)data, ml);
     if (w.n_chunks > 1)
-        merge_chunks<D>(c, w, arrival);
+        merge_chunks<D, ROWS>(c, w, arrival);
 }
 
-template <int KIND, int D>
-__global__ void __launch_bounds__(THREADS, shape<KIND, D>::CTAS_PER_SM)
+template <int KIND, int D, int ROWS>
+__global__ void __launch_bounds__(THREADS, shape<KIND, D, ROWS>::CTAS_PER_SM)
     split_kernel(const __grid_constant__ struct attn_call c)
 {
-    typedef shape<KIND, D> sh;
+    typedef shape<KIND, D, ROWS> sh;
     extern __shared__ __align__(128) char data[];
     struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
     float *ml = (float *)(plan + 1);
@@ -429,52 +486,64 @@ __global__ void __launch_bounds__(THREADS, shape<KIND, D>::CTAS_PER_SM)
         plan_work<SHARE_SPLIT, THREADS>(c, plan, base, rows, ROWS);
         rows = plan->rows[n];
         int id1 = id0 + plan->units[n] * c.kv_heads;
-        if (!waited)
-            wait_for_upstream();
-        waited = true;
         while (id < id1) {
-            struct item w;
-            if (threadIdx.x == 0)
-                plan->next = gridDim.x + (int)atomicAdd(c.work, 1u);
-            find_item(c, plan, base, n, id - id0, &w);
-            if (w.n_rows > 0)
-                compute<KIND, D>(c, w, data, ml, arrival);
+            struct item<ROWS> w;
+            find_item<ROWS>(c, plan, base, n, id - id0, &w);
+            compute<KIND, D, ROWS>(c, w, data, plan, ml, arrival, &waited);
             __syncthreads();
             id = plan->next;
             __syncthreads();
         }
         id0 = id1;
+        __syncthreads();
     }
+    /* Who comes after us relies on what came before us. */
+    if (!waited)
+        wait_for_upstream();
 }
 
-template <int KIND, int D> cudaError_t prepare(void)
+template <int KIND, int D, int ROWS> cudaError_t prepare(void)
 {
-    return cudaFuncSetAttribute(split_kernel<KIND, D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shape<KIND, D>::SMEM_BYTES);
+    return cudaFuncSetAttribute(split_kernel<KIND, D, ROWS>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shape<KIND, D, ROWS>::SMEM_BYTES);
 }
 
-template <int KIND, int D>
-cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+template <int KIND, int D> cudaError_t prepare_rows(void)
 {
-    typedef shape<KIND, D> sh;
-    return launch(split_kernel<KIND, D>, (unsigned)(n_sm * sh::CTAS_PER_SM), THREADS,
-                  sh::SMEM_BYTES, stream, *c);
+    cudaError_t rc = prepare<KIND, D, 8>();
+    return rc != cudaSuccess ? rc : prepare<KIND, D, 16>();
 }
 
 template <int KIND> cudaError_t prepare_all(void)
 {
-    cudaError_t rc = prepare<KIND, 64>();
+    cudaError_t rc = prepare_rows<KIND, 64>();
     if (rc == cudaSuccess)
-        rc = prepare<KIND, 128>();
-    return rc != cudaSuccess ? rc : prepare<KIND, 256>();
+        rc = prepare_rows<KIND, 128>();
+    return rc != cudaSuccess ? rc : prepare_rows<KIND, 256>();
+}
+
+template <int KIND, int D, int ROWS>
+cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+{
+    typedef shape<KIND, D, ROWS> sh;
+    return launch(split_kernel<KIND, D, ROWS>, (unsigned)(n_sm * sh::CTAS_PER_SM), THREADS,
+                  sh::SMEM_BYTES, stream, *c);
+}
+
+template <int KIND, int D>
+cudaError_t start_rows(const struct attn_call *c, int n_sm, cudaStream_t stream)
+{
+    return c->group <= 8 ? start<KIND, D, 8>(c, n_sm, stream)
+                         : start<KIND, D, 16>(c, n_sm, stream);
 }
 
 template <int KIND>
 cudaError_t start_any(const struct attn_call *c, int n_sm, cudaStream_t stream)
 {
-    return c->q_width == 64    ? start<KIND, 64>(c, n_sm, stream)
-           : c->q_width == 128 ? start<KIND, 128>(c, n_sm, stream)
-                               : start<KIND, 256>(c, n_sm, stream);
+    return c->q_width == 64    ? start_rows<KIND, 64>(c, n_sm, stream)
+           : c->q_width == 128 ? start_rows<KIND, 128>(c, n_sm, stream)
+                               : start_rows<KIND, 256>(c, n_sm, stream);
 }
 
 } // namespace split

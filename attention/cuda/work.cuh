@@ -13,13 +13,12 @@
 #include "attention/cuda/planner.h"
 #include "attention/cuda/ptx.cuh"
 
-enum { WORK_SPAN = 1024 }; /* sequences planned at once */
-
-/* In shared memory. */
+/* In shared memory: WORK_SPAN sequences at a time. */
 struct work_plan {
     int32_t units[WORK_SPAN + 1]; /* exclusive sums of tiles * chunks          */
     int32_t rows[WORK_SPAN + 1];  /* exclusive sums of the tokens served here  */
-    int32_t warp_units[8], warp_rows[8];
+    int32_t first[WORK_SPAN], fresh[WORK_SPAN], past[WORK_SPAN];
+    int32_t warp_units[16], warp_rows[16];
     int32_t next;
 };
 
@@ -46,22 +45,18 @@ enum share {
     SHARE_LATENT   /* all: one query in chunks, more at once   */
 };
 
-/* Cut sequence b for a kernel of tile_rows; nothing where another kernel serves
- * it. */
+/* Cut a sequence of n new tokens after past for a kernel of tile_rows; nothing
+ * where another kernel serves it. */
 template <int SHARE>
-__device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c, int b,
-                                                        int tile_rows, int *first, int *n)
+__device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c, int past,
+                                                        int n, int tile_rows)
 {
-    sequence_tokens(c, b, first, n);
-    if (SHARE != SHARE_LATENT && is_split(c, *n) != (SHARE == SHARE_SPLIT))
-        *n = 0;
+    if (SHARE != SHARE_LATENT && is_split(c, n) != (SHARE == SHARE_SPLIT))
+        n = 0;
     int capacity = (int)min((int64_t)c.table_cols << c.block_shift, (int64_t)INT32_MAX);
-    struct plan_seq s =
-        plan_sequence(c.past_seqlens[b], *n, c.window, c.positions != NULL, capacity,
-                      c.max_chunks, c.group, tile_rows);
-    if (s.n_tiles == 0)
-        *n = 0;
-    if (SHARE == SHARE_PREFILL || (SHARE == SHARE_LATENT && *n > 1)) {
+    struct plan_seq s = plan_sequence(past, n, c.window, c.positions != NULL, capacity,
+                                      c.max_chunks, c.group, tile_rows);
+    if (SHARE == SHARE_PREFILL || (SHARE == SHARE_LATENT && n > 1)) {
         s.n_chunks = s.n_chunks > 0;
         s.chunk = INT32_MAX;
     }
@@ -69,7 +64,7 @@ __device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &
 }
 
 /* Plan sequences [base, base + WORK_SPAN): fills p->units and p->rows, carrying
- * rows_before.  Ends in a barrier.  THREADS is a multiple of 32, at most 256. */
+ * rows_before.  Ends in a barrier.  THREADS is a multiple of 32, at most 512. */
 template <int SHARE, int THREADS>
 __device__ void plan_work(const struct attn_call &c, struct work_plan *p, int base,
                           int rows_before, int tile_rows)
@@ -80,10 +75,11 @@ __device__ void plan_work(const struct attn_call &c, struct work_plan *p, int ba
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int units = 0, rows = 0;
     for (int i = from; i < to; i++) {
-        int first, k;
-        struct plan_seq s = cut_sequence<SHARE>(c, base + i, tile_rows, &first, &k);
+        sequence_tokens(c, base + i, &p->first[i], &p->fresh[i]);
+        p->past[i] = c.past_seqlens[base + i];
+        struct plan_seq s = cut_sequence<SHARE>(c, p->past[i], p->fresh[i], tile_rows);
         units += s.n_tiles * s.n_chunks;
-        rows += k;
+        rows += s.n_tiles > 0 ? p->fresh[i] : 0;
     }
     int u = units, r = rows;
     for (int d = 1; d < 32; d <<= 1) {
@@ -105,12 +101,11 @@ __device__ void plan_work(const struct attn_call &c, struct work_plan *p, int ba
         r += p->warp_rows[w];
     }
     for (int i = from; i < to; i++) {
-        int first, k;
         p->units[i] = u;
         p->rows[i] = r;
-        struct plan_seq s = cut_sequence<SHARE>(c, base + i, tile_rows, &first, &k);
+        struct plan_seq s = cut_sequence<SHARE>(c, p->past[i], p->fresh[i], tile_rows);
         u += s.n_tiles * s.n_chunks;
-        r += k;
+        r += s.n_tiles > 0 ? p->fresh[i] : 0;
     }
     if (threadIdx.x == THREADS - 1) {
         p->units[n] = u;
@@ -134,22 +129,29 @@ __device__ __forceinline__ int unit_sequence(const struct work_plan *p, int n, i
     return lo;
 }
 
-/* The sequence of token t by a search whose steps read 32 entries at once;
- * called by a whole warp.  -1 for padding (t >= cu_seqlens[batch]). */
-__device__ __forceinline__ int token_sequence(const struct attn_call &c, int t)
+/* The sequence of token t, its first token and its past, by a search whose steps
+ * read 32 entries at once; called by a whole warp.  -1 for padding
+ * (t >= cu_seqlens[batch]). */
+__device__ __forceinline__ int token_sequence(const struct attn_call &c, int t, int *first,
+                                              int *past)
 {
     int lo = 0, n = c.batch + 1; /* cu[lo] <= t */
     int lane = threadIdx.x & 31;
-    while (n > 1) {
-        int step = (n + 31) / 32;
-        int i = lo + lane * step;
-        bool below = lane * step < n && c.cu_seqlens[i] <= t;
-        uint32_t votes = __ballot_sync(0xffffffffu, below);
+    for (;;) {
+        int step = (n + 31) / 32, i = lo + lane * step;
+        bool inside = lane * step < n;
+        int start = inside ? c.cu_seqlens[i] : INT32_MAX;
+        int cached = step == 1 && inside && i < c.batch ? c.past_seqlens[i] : 0;
+        uint32_t votes = __ballot_sync(0xffffffffu, inside && start <= t);
         int k = votes == 0 ? 0 : 31 - __clz(votes);
+        if (step == 1) {
+            *first = __shfl_sync(0xffffffffu, start, k);
+            *past = __shfl_sync(0xffffffffu, cached, k);
+            return lo + k >= c.batch ? -1 : lo + k;
+        }
         n = min(step, n - k * step);
         lo += k * step;
     }
-    return lo >= c.batch ? -1 : lo;
 }
 
 /* Position of query j (token t) of a sequence with past tokens cached. */

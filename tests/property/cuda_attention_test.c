@@ -2,6 +2,7 @@
  * calls, and against itself.
  *
  *   cuda_attention_test [--plugin FILE] [--seed N] [--worlds N] [--graphs N]
+ *                       [--trace 1]
  *
  * For each world: every kernel that takes the call agrees with the CPU within
  * the tolerance of the dtype; bounds absent, tight and loose give the same bits;
@@ -30,6 +31,7 @@ struct bench {
     const struct attn_backend *backend;
     struct attn *cpu, *gpu;
     void *stream;
+    bool trace; /* describe each call before it runs */
     int failures;
 };
 
@@ -178,6 +180,16 @@ static struct result run_cpu(struct bench *b, const struct attn_world *w)
     return r;
 }
 
+static void trace(const struct bench *b, const struct attn_world *w, const char *what)
+{
+    char line[512];
+    if (!b->trace)
+        return;
+    world_describe(w, line, sizeof line);
+    printf("%s: %s\n", what, line);
+    fflush(stdout);
+}
+
 /* ---- comparing --------------------------------------------------------------- */
 
 static void complain(struct bench *b, const struct attn_world *w, const char *what)
@@ -306,6 +318,7 @@ static void one_world(struct bench *b, uint64_t seed)
     wish.one_each = wish.decode && rng_below(&r, 2);
     world_create(&w, seed, wish);
     world_step(&w, WORLD_RANDOM);
+    trace(b, &w, "world");
     struct result want = run_cpu(b, &w);
     run_gpu(b, b->gpu, &w, &w.args, 0, 0, &base, name);
     bool ok = agree(b, &w, name, &base, &want);
@@ -351,6 +364,7 @@ static void one_graph(struct bench *b, uint64_t seed)
     struct rng r = { seed };
     world_create(&w, seed, (struct world_wish){ .decode = rng_below(&r, 4) > 0, .plain = true });
     world_step(&w, WORLD_SHRUNK);
+    trace(b, &w, "graph");
     mirror_create(b, &a, &w.args);
     check(attn_plan(b->gpu, &w.attrs, &a, &plan, &e), &e, "attn_plan");
     check(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
@@ -421,6 +435,8 @@ int main(int argc, char **argv)
             worlds = value;
         else if (strcmp(argv[i], "--graphs") == 0)
             graphs = value;
+        else if (strcmp(argv[i], "--trace") == 0)
+            b.trace = value != 0;
     }
     if (attn_plugin_open(&plugin, path, &e) != ERR_OK)
         return skip(e.message);

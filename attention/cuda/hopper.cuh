@@ -1,0 +1,428 @@
+/* hopper.cuh: prefill on sm_90a, 16-bit caches, heads of up to 128 channels.
+ *
+ *   q       [tokens, heads, q_width] from the prologue
+ *   caches  [blocks, block_size, kv_heads, head_size], bf16 or fp16
+ *   output  T
+ * Items as in prefill.cuh: (sequence, 128 packed rows, kv head).  One warpgroup
+ * copies Q and tiles of 128 keys through the block table; two warpgroups of 64
+ * rows compute, each running its softmax while the other holds the matrix
+ * units.
+ * launch   persistent: one CTA of 384 threads a SM; items in turn; batch_size of at
+ *          most WORK_SPAN
+ * smem     Q 32 KiB, 2 stages of K and V of 64 KiB at 128 channels
+ * bound    matrix units: 4 heads D pairs FLOP at 780 TFLOP/s
+ *
+ * Owns nothing.  Called by the backend, after the prologue, on its stream. */
+#ifndef ATTENTION_CUDA_HOPPER_CUH
+#define ATTENTION_CUDA_HOPPER_CUH
+
+#include "attention/cuda/prefill.cuh"
+#include "attention/cuda/wgmma.cuh"
+
+namespace hopper
+{
+
+enum { GROUP = 128, THREADS = 3 * GROUP, TILE = 128, KEYS = 128, STAGES = 2, PANEL = 64 };
+
+template <int D> struct shape {
+    enum {
+        PANEL_BYTES = KEYS * 128,
+        TILE_BYTES = D / PANEL * PANEL_BYTES, /* Q, K or V */
+        RING = TILE_BYTES,
+        DATA_BYTES = TILE_BYTES * (1 + 2 * STAGES),
+        SMEM_BYTES = 1024 + DATA_BYTES + sizeof(struct work_plan) + 128
+    };
+};
+
+/* Barriers and notes between the warpgroups, in shared memory. */
+struct mailbox {
+    uint64_t full[STAGES], empty[STAGES], q_full, q_empty;
+    uint32_t mapped[STAGES]; /* bit i: granule i has a block */
+};
+
+struct item {
+    int first, n_rows, kv_head, row0;
+    int begin, end, pos0, n; /* keys; first tile, tiles */
+    int past;
+    const int32_t *table;
+};
+
+__device__ __forceinline__ void find_item(const struct attn_call &c, const struct work_plan *p,
+                                          int id, struct item *w)
+{
+    int u = id / c.kv_heads, lane = threadIdx.x & 31;
+    int i = unit_sequence(p, c.batch, u), n_new = p->fresh[i];
+    struct plan_seq s = cut_sequence<SHARE_PREFILL>(c, p->past[i], n_new, TILE);
+    w->past = p->past[i];
+    w->first = p->first[i];
+    w->kv_head = id % c.kv_heads;
+    w->row0 = (s.n_tiles - 1 - (u - p->units[i])) * TILE;
+    w->n_rows = min((int)TILE, n_new * c.group - w->row0);
+    w->table = c.block_table + (int64_t)i * c.table_cols;
+    int low = INT32_MAX, high = -1;
+    if (c.positions == NULL) {
+        low = w->past + w->row0 / c.group;
+        high = w->past + (w->row0 + w->n_rows - 1) / c.group;
+    } else {
+        for (int r = lane; r < w->n_rows; r += 32) {
+            int position = c.positions[w->first + (w->row0 + r) / c.group];
+            low = min(low, position);
+            high = max(high, position);
+        }
+        low = __reduce_min_sync(0xffffffffu, low);
+        high = __reduce_max_sync(0xffffffffu, high);
+    }
+    w->begin = c.window > 0 ? max(s.lo, low - c.window + 1) : s.lo;
+    w->end = min(s.hi - 1, high) + 1;
+    w->pos0 = w->begin & ~(PLAN_GRANULE - 1);
+    w->n = w->end > w->begin ? (w->end - w->pos0 + KEYS - 1) / KEYS : 0;
+}
+
+/* Byte offset of piece p (16 bytes) of row r in a tile of panels of KEYS rows. */
+__device__ __forceinline__ uint32_t tile_at(int r, int p)
+{
+    return (uint32_t)((p >> 3) * KEYS * 128 + r * 128 + ((p ^ r) & 7) * 16);
+}
+
+/* ---- the copying warpgroup ----------------------------------------------------- */
+
+template <int D>
+__device__ __forceinline__ void copy_query(const struct attn_call &c, const struct item &w,
+                                           uint32_t to)
+{
+    enum { PIECES = D / 8 };
+    for (int i = threadIdx.x; i < TILE * PIECES; i += GROUP) {
+        int r = i / PIECES, p = i % PIECES, row = w.row0 + min(r, w.n_rows - 1);
+        int64_t at = (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group +
+                     row % c.group;
+        copy16(to + tile_at(r, p), (const char *)c.q + at * D * 2 + p * 16,
+               r < w.n_rows ? 16 : 0);
+    }
+}
+
+template <int D>
+__device__ __forceinline__ void copy_keys(const struct attn_call &c, const struct item &w,
+                                          const struct prefill::stage_blocks<KEYS> &sb,
+                                          uint32_t to, int pos)
+{
+    enum { PIECES = D / 8, PER_PASS = GROUP / PIECES };
+    int p = threadIdx.x % PIECES, row_bytes = c.head_size * 2;
+    bool k_real = p * 16 < row_bytes, v_real = p * 16 < c.v_head_size * 2;
+#pragma unroll
+    for (int i = 0; i < KEYS / PER_PASS; i++) {
+        int r = i * PER_PASS + threadIdx.x / PIECES, block = sb.block[i * PER_PASS / 16];
+        bool inside = block >= 0 && pos + r >= w.begin && pos + r < w.end;
+        int64_t at = inside ? cache_offset(c, block, pos + r, w.kv_head, row_bytes) + p * 16 : 0;
+        copy16(to + tile_at(r, p), (const char *)c.key_cache + (k_real ? at : 0),
+               inside && k_real ? 16 : 0);
+        copy16(to + shape<D>::TILE_BYTES + tile_at(r, p),
+               (const char *)c.value_cache + (v_real ? at : 0), inside && v_real ? 16 : 0);
+    }
+}
+
+/* Which tile of the ring comes next, for either side. */
+struct turn {
+    int stage;
+    uint32_t phase;
+
+    __device__ __forceinline__ void next(void)
+    {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        phase ^= stage == 0;
+    }
+};
+
+__device__ __forceinline__ uint32_t bar(const uint64_t *b)
+{
+    return smem_address(b);
+}
+
+template <int D>
+__device__ __forceinline__ void feed(const struct attn_call &c, const struct item &w,
+                                     uint32_t data, struct mailbox *box, struct turn *t,
+                                     uint32_t q_phase)
+{
+    struct prefill::stage_blocks<KEYS> now, next;
+    now.look_up(c, w.table, w.end, w.pos0);
+    barrier_wait(bar(&box->q_empty), q_phase ^ 1);
+    copy_query<D>(c, w, data);
+    for (int i = 0; i < w.n; i++) {
+        int pos = w.pos0 + i * KEYS;
+        next.look_up(c, w.table, w.end, pos + KEYS);
+        barrier_wait(bar(&box->empty[t->stage]), t->phase ^ 1);
+        if (threadIdx.x == 0)
+            box->mapped[t->stage] = now.mapped();
+        copy_keys<D>(c, w, now, data + shape<D>::TILE_BYTES * (1 + 2 * t->stage), pos);
+        copy_commit();
+        copy_wait<0>();
+        publish_to_matrix_units();
+        if (i == 0)
+            barrier_arrive(bar(&box->q_full));
+        barrier_arrive(bar(&box->full[t->stage]));
+        t->next();
+        now = next;
+    }
+    if (w.n == 0) {
+        copy_commit();
+        copy_wait<0>();
+        barrier_arrive(bar(&box->q_full));
+    }
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- a computing warpgroup ------------------------------------------------------- */
+
+/* One lane's rows: (warp row, + 8). */
+struct my_rows {
+    int position[2]; /* -1 for none                */
+    int low, high;   /* over the warp's valid rows */
+    float factor[2];
+};
+
+__device__ __forceinline__ void find_rows(const struct attn_call &c, const struct item &w,
+                                          struct my_rows *m)
+{
+    int lane = threadIdx.x & 31, warp = (threadIdx.x - GROUP) >> 5;
+    m->low = INT32_MAX;
+    m->high = -1;
+    for (int h = 0; h < 2; h++) {
+        int r = warp * 16 + (lane >> 2) + h * 8, row = w.row0 + min(r, w.n_rows - 1);
+        int j = row / c.group;
+        bool valid = r < w.n_rows;
+        m->position[h] = valid ? query_position(c, w.first + j, w.past, j) : -1;
+        m->high = max(m->high, m->position[h]);
+        m->low = min(m->low, valid ? m->position[h] : INT32_MAX);
+        m->factor[h] = c.scale * 1.4426950408889634f;
+    }
+    m->low = __reduce_min_sync(0xffffffffu, m->low);
+    m->high = __reduce_max_sync(0xffffffffu, m->high);
+}
+
+/* Mask the scores of the tile at pos where any row does not see all of it. */
+__device__ __forceinline__ void mask(const struct attn_call &c, const struct item &w,
+                                     const struct my_rows &m, uint32_t mapped, int pos,
+                                     float (&x)[64])
+{
+    bool whole = mapped == 0xFF && pos >= w.begin && pos + KEYS <= w.end &&
+                 pos + KEYS - 1 <= m.low && (c.window <= 0 || m.high - pos < c.window);
+    if (whole)
+        return;
+    int quad = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        int k = pos + (i >> 2) * 8 + quad * 2 + (i & 1), p = m.position[(i >> 1) & 1];
+        bool seen = k >= w.begin && k < w.end && k <= p && (c.window <= 0 || p - k < c.window) &&
+                    (mapped >> (i >> 3) & 1);
+        if (!seen)
+            x[i] = -INFINITY;
+    }
+}
+
+/* Scores to weights; returns by how much O shrinks. */
+__device__ __forceinline__ void weigh(float (&x)[64], float max[2], float sum[2], float shrink[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = max[r];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            top = fmaxf(top, fmaxf(x[i * 4 + r * 2], x[i * 4 + r * 2 + 1]));
+        top = quad_max(top);
+        shrink[r] = exp2_approx(max[r] - top);
+        max[r] = top;
+        sum[r] *= shrink[r];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float *v = &x[i * 4 + r * 2 + e];
+                *v = exp2_approx(*v - top);
+                sum[r] += *v;
+            }
+    }
+}
+
+template <typename M, int D>
+__device__ __forceinline__ void start_scores(float (&x)[64], uint32_t q_tile, uint32_t k_tile)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t at = (k / 4) * KEYS * 128 + (k % 4) * 32;
+        product_rows<M>(x, tile_descriptor(q_tile + at, 16), tile_descriptor(k_tile + at, 16),
+                        k > 0);
+    }
+}
+
+template <typename M, int D>
+__device__ __forceinline__ void start_output(float (&o)[D / 2], const uint32_t (&p)[KEYS / 16][4],
+                                             uint32_t v_tile)
+{
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+        product_columns<M>(o, p[k], tile_descriptor(v_tile + k * 16 * 128, KEYS * 128));
+}
+
+template <int D>
+__device__ __forceinline__ void store(const struct attn_call &c, const struct item &w,
+                                      const float (&o)[D / 2], const float max[2],
+                                      const float sum[2])
+{
+    int lane = threadIdx.x & 31, warp = (threadIdx.x - GROUP) >> 5, quad = lane & 3;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int in_tile = warp * 16 + (lane >> 2) + r * 8, row = w.row0 + min(in_tile, w.n_rows - 1);
+        int token = w.first + row / c.group, head = w.kv_head * c.group + row % c.group;
+        struct attn_state t = {max[r], quad_sum(sum[r])};
+        float factor = output_factor(c, t, head);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            /* Even quads take tile n, odd ones tile n + 1. */
+            bool odd = quad & 1;
+            float a0 = o[n * 4 + r * 2], a1 = o[n * 4 + r * 2 + 1];
+            float b0 = o[n * 4 + 4 + r * 2], b1 = o[n * 4 + 4 + r * 2 + 1];
+            float s0 = __shfl_xor_sync(0xffffffffu, odd ? a0 : b0, 1);
+            float s1 = __shfl_xor_sync(0xffffffffu, odd ? a1 : b1, 1);
+            float4 v = odd ? make_float4(s0, s1, b0, b1) : make_float4(a0, a1, s0, s1);
+            if (in_tile < w.n_rows)
+                write_output(c, token, head, (n + odd) * 8 + (quad & 2) * 2, v, factor);
+        }
+    }
+}
+
+template <typename M, int D>
+__device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
+                                        uint32_t data, struct mailbox *box, struct turn *t,
+                                        uint32_t q_phase)
+{
+    typedef shape<D> sh;
+    struct my_rows m;
+    float o[D / 2], x[64], max[2], sum[2], shrink[2];
+    uint32_t q_tile = data + ((threadIdx.x >> 7) - 1) * 64 * 128;
+    find_rows(c, w, &m);
+#pragma unroll
+    for (int i = 0; i < D / 2; i++)
+        o[i] = 0.0f;
+    max[0] = max[1] = ATTN_NO_MAX;
+    sum[0] = sum[1] = 0.0f;
+    barrier_wait(bar(&box->q_full), q_phase);
+    for (int i = 0; i < w.n; i++) {
+        uint32_t k_tile = data + sh::TILE_BYTES * (1 + 2 * t->stage);
+        int pos = w.pos0 + i * KEYS;
+        barrier_wait(bar(&box->full[t->stage]), t->phase);
+        uint32_t mapped = box->mapped[t->stage];
+        products_begin();
+        start_scores<M, D>(x, q_tile, k_tile);
+        products_commit();
+        products_wait<0>();
+        pin(x);
+        if (c.softcap > 0.0f) {
+#pragma unroll
+            for (int k = 0; k < 16; k++)
+                scale_scores(c, m.factor, &x[k * 4]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 64; k++)
+                x[k] *= m.factor[0];
+        }
+        mask(c, w, m, mapped, pos, x);
+        weigh(x, max, sum, shrink);
+#pragma unroll
+        for (int k = 0; k < D / 2; k++)
+            o[k] *= shrink[(k >> 1) & 1];
+        uint32_t p[KEYS / 16][4];
+#pragma unroll
+        for (int k = 0; k < KEYS / 4; k++)
+            p[k >> 2][k & 3] = pack2<M>(x[k * 2], x[k * 2 + 1]);
+        pin(o);
+        products_begin();
+        start_output<M, D>(o, p, k_tile + sh::TILE_BYTES);
+        products_commit();
+        products_wait<0>();
+        pin(o);
+        if ((threadIdx.x & 31) == 0)
+            barrier_arrive(bar(&box->empty[t->stage]));
+        t->next();
+    }
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        barrier_arrive(bar(&box->q_empty));
+    store<D>(c, w, o, max, sum);
+}
+
+#endif
+
+template <int KIND, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    hopper_kernel(const __grid_constant__ struct attn_call c)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    typedef shape<D> sh;
+    typedef typename cache_type<KIND>::mma_type M;
+    extern __shared__ char raw[];
+    char *data = raw + (-smem_address(raw) & 1023);
+    struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
+    struct mailbox *box = (struct mailbox *)((uintptr_t)(plan + 1) + 7 & ~(uintptr_t)7);
+    uint32_t q_phase = 0;
+    struct turn t = {0, 0};
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(bar(&box->full[i]), GROUP);
+            barrier_init(bar(&box->empty[i]), 8);
+        }
+        barrier_init(bar(&box->q_full), GROUP);
+        barrier_init(bar(&box->q_empty), 8);
+        publish_to_matrix_units();
+    }
+    plan_work<SHARE_PREFILL, THREADS>(c, plan, 0, 0, TILE);
+    int items = plan->units[c.batch] * c.kv_heads;
+    wait_for_upstream();
+    if (threadIdx.x < GROUP) {
+        registers_down<40>();
+        for (int id = blockIdx.x; id < items; id += gridDim.x, q_phase ^= 1) {
+            struct item w;
+            find_item(c, plan, id, &w);
+            feed<D>(c, w, smem_address(data), box, &t, q_phase);
+        }
+    } else {
+        registers_up<232>();
+        for (int id = blockIdx.x; id < items; id += gridDim.x, q_phase ^= 1) {
+            struct item w;
+            find_item(c, plan, id, &w);
+            compute<M, D>(c, w, smem_address(data), box, &t, q_phase);
+        }
+    }
+#endif
+}
+
+template <int KIND, int D> cudaError_t prepare(void)
+{
+    return cudaFuncSetAttribute(hopper_kernel<KIND, D>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shape<D>::SMEM_BYTES);
+}
+
+template <int KIND> cudaError_t prepare_all(void)
+{
+    cudaError_t rc = prepare<KIND, 64>();
+    return rc != cudaSuccess ? rc : prepare<KIND, 128>();
+}
+
+template <int KIND, int D>
+cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+{
+    return launch(hopper_kernel<KIND, D>, (unsigned)n_sm, THREADS, shape<D>::SMEM_BYTES, stream,
+                  *c);
+}
+
+template <int KIND>
+cudaError_t start_any(const struct attn_call *c, int n_sm, cudaStream_t stream)
+{
+    return c->q_width == 64 ? start<KIND, 64>(c, n_sm, stream)
+                            : start<KIND, 128>(c, n_sm, stream);
+}
+
+} // namespace hopper
+
+#endif
