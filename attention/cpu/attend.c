@@ -13,7 +13,8 @@
 
 #include "attention/cpu/job.h"
 
-enum { SUBS = TILE / INNER_KEYS };
+/* Positions past a tile that are asked for while it is computed. */
+enum { AHEAD = 2 * INNER_KEYS, SUBS = (TILE + AHEAD) / INNER_KEYS };
 
 struct row {
     int64_t lo, hi; /* admitted positions, holes apart */
@@ -26,9 +27,10 @@ struct scratch {
     struct row row[TILE_ROWS];
     struct attn_state state[TILE_ROWS], tile_state[TILE_ROWS];
     float bias[TILE];
-    const void *k_row[TILE], *v_row[TILE]; /* of the current tile, NULL: not read */
-    uint32_t mapped[SUBS];                 /* bit i of sub-tile: row i is there   */
-    int64_t lo, hi;                        /* union of the rows' ranges           */
+    /* Of the current tile and a little more; NULL: not read. */
+    const void *k_row[TILE + AHEAD], *v_row[TILE + AHEAD];
+    uint32_t mapped[SUBS]; /* bit i of a sub-tile: row i is there */
+    int64_t lo, hi;        /* union of the rows' ranges           */
     const float *k_scale, *v_scale;
     float *q;        /* [rows][k_width]                      */
     float *kt;       /* [k_width][INNER_KEYS]                */
@@ -143,21 +145,12 @@ static void reset_sums(const struct job *j, struct scratch *sc)
 
 /* ---- one tile ----------------------------------------------------------------------- */
 
-/* Row `slot` of a source for one KV head. */
-static const void *source_row(const struct source *s, int64_t slot, int32_t kv_head)
-{
-    return s->base + (slot * s->kv_heads + kv_head) * s->width *
-                         (int64_t)attn_dtype_bytes(s->dtype);
-}
-
 /* Rows i, i + 1, ... of n positions that follow one another in storage. */
 static void put_rows(const struct job *j, struct scratch *sc, int64_t i, int64_t n, int64_t slot)
 {
-    const char *k = source_row(&j->k, slot, sc->kv_head);
-    const char *v = source_row(&j->v, slot, sc->kv_head);
-    int64_t k_step = (int64_t)j->k.kv_heads * j->k.width * (int64_t)attn_dtype_bytes(j->k.dtype);
-    int64_t v_step = (int64_t)j->v.kv_heads * j->v.width * (int64_t)attn_dtype_bytes(j->v.dtype);
-    for (int64_t end = i + n; i < end; i++, k += k_step, v += v_step) {
+    const char *k = j->k.base + slot * j->k.token_bytes + sc->kv_head * j->k.head_bytes;
+    const char *v = j->v.base + slot * j->v.token_bytes + sc->kv_head * j->v.head_bytes;
+    for (int64_t end = i + n; i < end; i++, k += j->k.token_bytes, v += j->v.token_bytes) {
         sc->k_row[i] = k;
         sc->v_row[i] = v;
         sc->mapped[i / INNER_KEYS] |= 1u << i % INNER_KEYS;
@@ -179,7 +172,8 @@ static void find_rows(const struct job *j, struct scratch *sc, int64_t from, int
         int64_t slot = q->seq_first + pos;
         n = end - pos;
         if (table != NULL) {
-            int64_t left = ((int64_t)1 << j->block_shift) - (pos & (((int64_t)1 << j->block_shift) - 1));
+            int64_t block_size = (int64_t)1 << j->block_shift;
+            int64_t left = block_size - (pos & (block_size - 1));
             n = n < left ? n : left;
             slot = attn_slot(table, j->table_cols, pos, j->block_shift, j->num_blocks);
         }
@@ -188,12 +182,12 @@ static void find_rows(const struct job *j, struct scratch *sc, int64_t from, int
     }
 }
 
-/* Ask for INNER_KEYS rows early: they lie far apart, beyond what the hardware
- * fetches by itself. */
-static void prefetch_rows(const void *const *row, int32_t bytes)
+/* Ask for INNER_KEYS rows early: they lie too far apart for the hardware to
+ * fetch them by itself. */
+static void prefetch_rows(const void *const *row, int64_t bytes)
 {
     for (int i = 0; i < INNER_KEYS; i++)
-        for (int32_t at = 0; row[i] != NULL && at < bytes; at += 64)
+        for (int64_t at = 0; row[i] != NULL && at < bytes; at += 64)
             __builtin_prefetch((const char *)row[i] + at);
 }
 
@@ -240,15 +234,14 @@ static void mask_row(const struct job *j, struct scratch *sc, int32_t r, int64_t
 }
 
 /* Masked scores of every row for positions [from, to) of a tile, s[r][k - from].
- * Meanwhile the keys that come next and the tile's values are on their way. */
+ * Meanwhile keys that come next, the next tile's first among them, and the
+ * tile's values are on their way. */
 static void score_tile(const struct job *j, struct scratch *sc, int64_t from, int64_t to)
 {
-    int32_t k_bytes = j->k_width * (int32_t)attn_dtype_bytes(j->k.dtype);
-    int32_t v_bytes = j->v_width * (int32_t)attn_dtype_bytes(j->v.dtype);
-    find_rows(j, sc, from, to);
+    int64_t v_bytes = j->v_width * (int64_t)attn_dtype_bytes(j->v.dtype);
+    find_rows(j, sc, from, to + AHEAD);
     for (int64_t i = 0; i < to - from; i += INNER_KEYS) {
-        if (i + INNER_KEYS < to - from)
-            prefetch_rows(sc->k_row + i + INNER_KEYS, k_bytes);
+        prefetch_rows(sc->k_row + i + AHEAD, j->k.head_bytes);
         prefetch_rows(sc->v_row + i, v_bytes);
         j->inner->load_keys(j->k.dtype, sc->k_row + i, sc->k_scale, j->k_width, sc->kt);
         j->inner->scores(sc->q, sc->n_rows, j->k_width, sc->kt, sc->s + i, TILE);

@@ -104,12 +104,9 @@ static void fill_caches(struct job *j, const struct attn_plan *p, const struct a
                                       .kv_heads = p->kv_num_heads,
                                       .scale = data(a, ATTN_K_SCALE),
                                       .quant = p->attrs.k_quant_type };
-    j->k = (struct source){ .base = j->k_store.base,
-                            .dtype = p->k_cache_dtype,
-                            .width = p->head_size,
-                            .kv_heads = p->kv_num_heads,
-                            .scale = j->k_store.scale,
-                            .per_channel = p->attrs.k_quant_type == ATTN_PER_CHANNEL };
+    j->k = job_source(j->k_store.base, p->k_cache_dtype, p->head_size, p->kv_num_heads);
+    j->k.scale = j->k_store.scale;
+    j->k.per_channel = p->attrs.k_quant_type == ATTN_PER_CHANNEL;
     j->v = j->k; /* LATENT: V is the leading channels of K */
     if (latent)
         return;
@@ -199,14 +196,8 @@ static enum err_code dense_job(struct job *j, const struct cpu *c, const struct 
     j->n_seqs = d->cu_seqlens.shape[0] - 1;
     j->cu = d->cu_seqlens.data;
     j->query = (struct rows){ d->query.data, d->query.shape[1] };
-    j->k = (struct source){ .base = d->key.data,
-                            .dtype = j->dtype,
-                            .width = j->k_width,
-                            .kv_heads = j->kv_heads };
-    j->v = (struct source){ .base = d->value.data,
-                            .dtype = j->dtype,
-                            .width = j->v_width,
-                            .kv_heads = j->kv_heads };
+    j->k = job_source(d->key.data, j->dtype, j->k_width, j->kv_heads);
+    j->v = job_source(d->value.data, j->dtype, j->v_width, j->kv_heads);
     j->out = d->output.data;
     if (attn_present(&d->latent))
         j->store_width = (int32_t)d->latent.shape[1];

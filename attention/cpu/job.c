@@ -10,6 +10,18 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
+struct source job_source(const void *base, enum attn_dtype dtype, int32_t width,
+                         int32_t kv_heads)
+{
+    int64_t head_bytes = width * (int64_t)attn_dtype_bytes(dtype);
+    return (struct source){ .base = base,
+                            .dtype = dtype,
+                            .width = width,
+                            .kv_heads = kv_heads,
+                            .head_bytes = head_bytes,
+                            .token_bytes = head_bytes * kv_heads };
+}
+
 void job_shape(struct job *j)
 {
     j->group = j->num_heads / j->kv_heads;

@@ -21,9 +21,9 @@ struct source {
     const char *base;
     enum attn_dtype dtype;
     int32_t width, kv_heads;
-    const float *scale; /* 8-bit types: (1), or (kv_heads, width) */
+    int64_t head_bytes, token_bytes; /* from one KV head, one slot, to the next */
+    const float *scale;              /* 8-bit types: (1), or (kv_heads, width) */
     bool per_channel;
-    bool paged;         /* else row i of a sequence is base row first_row + i */
 };
 
 /* Where new rows of K or V go. */
@@ -109,6 +109,10 @@ void row_store(enum attn_dtype d, const float *from, int64_t n, void *to);
  * max_kv_len bounds what is worth splitting.  ERR_LIMIT when it cannot be. */
 MUST_USE enum err_code job_workspace(struct job *j, uint32_t n_workers, int64_t max_kv_len,
                                      char *base, uint64_t *bytes, struct err *e);
+
+/* A source with its strides filled in. */
+struct source job_source(const void *base, enum attn_dtype dtype, int32_t width,
+                         int32_t kv_heads);
 
 /* Fill tile_heads, tile_tokens, head_parts, v_stride from the head counts. */
 void job_shape(struct job *j);

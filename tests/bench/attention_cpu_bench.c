@@ -1,6 +1,6 @@
 /* attention_cpu_bench.c: how fast the CPU backend attends.
  *
- *   attention_cpu_bench [threads]
+ *   attention_cpu_bench [threads [shape [repetitions]]]
  *
  * For each shape: microseconds of one layer's call, the rate at which keys and
  * values are read (decode) and of arithmetic (prefill).  Caches are far larger
@@ -47,7 +47,7 @@ static void fill(void *p, size_t bytes, enum attn_dtype d)
 
 enum { BLOCK = 16, LAYERS = 4 };
 
-static void bench(struct attn *a, const struct shape *s)
+static void bench(struct attn *a, const struct shape *s, int repetitions)
 {
     int tokens = s->batch * s->chunk, len = s->past + s->chunk;
     int cols = (len + BLOCK - 1) / BLOCK, blocks = cols * s->batch;
@@ -92,7 +92,7 @@ static void bench(struct attn *a, const struct shape *s)
         exit(1);
     }
     ws = malloc(plan.workspace_bytes);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < repetitions; i++) {
         double t0 = now(), t;
         args.in[ATTN_KEY_CACHE].data = k + kv * (size_t)(i % LAYERS);
         args.in[ATTN_VALUE_CACHE].data = v + kv * (size_t)(i % LAYERS);
@@ -139,6 +139,7 @@ int main(int argc, char **argv)
     struct attn *a = NULL;
     struct err e = { 0 };
     uint32_t n = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 0;
+    int only = argc > 2 ? atoi(argv[2]) : -1;
     if (workers_create(&opt.workers, n, &e) != ERR_OK || attn_open(&a, &opt, &e) != ERR_OK) {
         fprintf(stderr, "%s\n", e.message);
         return 1;
@@ -147,7 +148,8 @@ int main(int argc, char **argv)
         clock_used = CLOCK_THREAD_CPUTIME_ID;
     printf("%u threads\n", workers_count(opt.workers));
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        bench(a, &shapes[i]);
+        if (only < 0 || only == (int)i)
+            bench(a, &shapes[i], argc > 3 ? atoi(argv[3]) : 12);
     attn_close(a);
     workers_destroy(opt.workers);
     return 0;
