@@ -4,6 +4,8 @@ file(GLOB tk_small CONFIGURE_DEPENDS ${tk_dir}/small/*.json)
 
 quire_test(tokenizer_test SOURCES unit/tokenizer_test.c
   LIBRARIES test_support model quire::pcre2 quire::cmocka LABELS unit)
+quire_test(tokenizer_threads_test SOURCES unit/tokenizer_threads_test.c
+  LIBRARIES test_support model quire::cmocka Threads::Threads LABELS unit threads)
 quire_test(tokenizer_property SOURCES property/tokenizer_property.c
   LIBRARIES test_support model quire::pcre2 quire::cmocka LABELS property)
 quire_test(tokenizer_alloc_test SOURCES fault/tokenizer_alloc_test.c
