@@ -10,7 +10,10 @@
 
 #include <stddef.h>
 
-enum { RETRY_STEPS = 8 }; /* a refused start is looked at again after so many */
+enum {
+    RETRY_STEPS = 8, /* a refused start is looked at again after so many */
+    HIT_STEPS = 32   /* so long a look-up of a waiting request is believed */
+};
 
 uint64_t seq_longest(const struct seq *q)
 {
@@ -231,6 +234,52 @@ void admit(struct sched *s, uint32_t *budget)
     while (*budget > 0 && s->n_run < s->cfg.max_num_seqs) {
         struct seq *q = admit_next(s);
         if (q == NULL || try_start(s, q, budget) == REFUSED)
+            return;
+    }
+}
+
+/* The part-done prompt that would be served first; false: there is none. */
+static bool first_part_done(const struct sched *s, struct policy_prompt *first)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_run; i++) {
+        const struct seq *q = s->run[i];
+        struct policy_prompt p = { .left = q->known - q->computed,
+                                   .passed = q->passed,
+                                   .arrival = q->req->arrival,
+                                   .priority = queue_priority(&s->queue, q->req) };
+        if (p.left <= 1 || q->planned > 0)
+            continue;
+        if (!any || policy_prompt_before(&p, first))
+            *first = p;
+        any = true;
+    }
+    return any;
+}
+
+static struct policy_prompt view_of_waiting(struct sched *s, struct seq *q)
+{
+    if (q->hit_step == 0 || s->step >= q->hit_step + HIT_STEPS) {
+        struct kvpool_key key = key_of(q);
+        q->hit = kvpool_peek(s->pool, seq_known(q), q->known, &key);
+        q->hit_step = s->step + 1;
+    }
+    return (struct policy_prompt){ .left = q->known - q->hit,
+                                   .arrival = q->req->arrival,
+                                   .priority = queue_priority(&s->queue, q->req) };
+}
+
+void admit_shorter(struct sched *s, uint32_t *budget)
+{
+    struct policy_prompt first;
+    if (!first_part_done(s, &first))
+        return;
+    while (*budget > 0 && s->n_run < s->cfg.max_num_seqs) {
+        struct seq *q = admit_next(s);
+        if (q == NULL)
+            return;
+        struct policy_prompt p = view_of_waiting(s, q);
+        if (!policy_prompt_before(&p, &first) || try_start(s, q, budget) == REFUSED)
             return;
     }
 }

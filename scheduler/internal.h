@@ -37,6 +37,8 @@ struct seq {
     uint32_t n_preempted;
     uint32_t lost;          /* tokens whose KV a preemption dropped               */
     uint64_t passed;        /* see policy_prompt                                  */
+    uint32_t hit;           /* tokens found cached at hit_step, while waiting     */
+    uint64_t hit_step;
     bool failed;            /* out of memory while planning: ends with the plan   */
     uint64_t first_us;      /* clock at its first token                           */
     struct seq *prev, *next;/* resume list                                        */
@@ -194,6 +196,8 @@ void zombies_free(struct sched *s);
 uint64_t seq_longest(const struct seq *q);
 /* Start waiting sequences as rows of the step, within the budget. */
 void admit(struct sched *s, uint32_t *budget);
+/* The same for those that have less to compute than any part-done prompt. */
+void admit_shorter(struct sched *s, uint32_t *budget);
 /* Whoever would be admitted next, or NULL. */
 struct seq *admit_next(struct sched *s);
 

@@ -22,7 +22,8 @@ enum {
 
 struct policy_prompt {
     uint64_t left;    /* tokens still to compute                                 */
-    uint64_t passed;  /* prompt tokens given to others since it last got any     */
+    uint64_t passed;  /* prompt tokens given to others in steps that gave it less
+                       * than it could take                                      */
     uint64_t arrival; /* order of submission                                     */
     int32_t priority; /* lower first; equal for all unless priorities are on     */
 };

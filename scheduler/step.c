@@ -193,7 +193,7 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
-        if (q->known - q->computed <= 1)
+        if (q->known - q->computed <= 1 || q->planned > 0)
             continue;
         s->part[n] = (struct policy_prompt){ .left = q->known - q->computed,
                                              .passed = q->passed,
@@ -230,8 +230,9 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
     }
 }
 
-/* What the passed-over ones are owed. */
-static void note_passed(struct sched *s)
+/* What the passed-over ones are owed: a prompt that got less than it could have
+ * taken of the step's budget, because of others. */
+static void note_passed(struct sched *s, uint32_t budget)
 {
     uint32_t given = 0;
     for (uint32_t i = 0; i < s->n_rows; i++)
@@ -240,8 +241,10 @@ static void note_passed(struct sched *s)
     s->step_prompt_tokens = given;
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
-        if (q->known - q->computed > 1)
-            q->passed = q->planned > 0 ? 0 : q->passed + given;
+        uint32_t left = q->known - q->computed;
+        if (left > 1 &&
+            q->planned < policy_chunk(left, s->cfg.long_prefill_threshold, budget))
+            q->passed += given - q->planned;
     }
 }
 
@@ -359,10 +362,13 @@ const struct step_plan *sched_next(struct sched *s)
         uint32_t prompts = budget;
         if (s->cfg.itl_target_us != 0 && s->n_live_rows > 0)
             prompts = policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
+        uint32_t most = prompts;
+        if (s->step_preempted == 0)
+            admit_shorter(s, &prompts);
         plan_prompts(s, &prompts);
         if (s->step_preempted == 0)
             admit(s, &prompts);
-        note_passed(s);
+        note_passed(s, most);
         bool again = finish_failed(s) || s->step_preempted > 0;
         if (s->n_live_rows > 0)
             break;

@@ -566,6 +566,32 @@ TEST(a_long_prompt_lets_short_ones_by_and_is_not_starved)
     world_close(&w);
 }
 
+TEST(a_short_prompt_goes_before_the_rest_of_a_long_one)
+{
+    struct world w;
+    world_open(&w, &(struct world_config){
+                       .n_blocks = 256,
+                       .sched = { .max_num_batched_tokens = 64, .max_partial_prefills = 1 } });
+    submit(&w, 1, 1, 1500, 1);
+    assert_true(world_step(&w));
+    submit(&w, 2, 2, 50, 1);
+    assert_true(world_plan(&w));
+    assert_int_equal(w.in_flight->n_rows, 2);
+    assert_int_equal(w.in_flight->n_tokens, 64); /* the long one takes the rest */
+    world_finish(&w);
+    assert_int_equal(w.req[2].n_live, 0);
+    /* Any number of short ones delay it by about its own length, not more. */
+    uint64_t before = w.n_steps;
+    for (req_id i = 10; w.req[1].n_live > 0; i++) {
+        submit(&w, i, i, 60, 1);
+        assert_true(world_step(&w));
+    }
+    assert_in_range(w.n_steps - before, 1400 / 64, 2 * 1500 / 60 + 2);
+    world_drain(&w, 100);
+    world_expect_idle(&w);
+    world_close(&w);
+}
+
 TEST(preempted_requests_say_every_token_once)
 {
     struct world w;
@@ -765,6 +791,7 @@ int main(void)
         RUN(a_flood_of_one_tenant_does_not_delay_another),
         RUN(tenants_share_tokens_not_requests),
         RUN(a_long_prompt_lets_short_ones_by_and_is_not_starved),
+        RUN(a_short_prompt_goes_before_the_rest_of_a_long_one),
         RUN(preempted_requests_say_every_token_once),
         RUN(nobody_is_preempted_more_than_three_times),
         RUN(what_no_longer_fits_ends_in_an_error),
