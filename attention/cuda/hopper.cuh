@@ -100,10 +100,35 @@ __device__ __forceinline__ void copy_query(const struct attn_call &c, const stru
     }
 }
 
+/* Rows of a tile by whole granules: every one inside, mapped and of full width. */
 template <int D>
-__device__ __forceinline__ void copy_keys(const struct attn_call &c, const struct item &w,
-                                          const struct prefill::stage_blocks<KEYS> &sb,
-                                          uint32_t to, int pos)
+__device__ __forceinline__ void copy_whole(const struct attn_call &c, const struct item &w,
+                                           const struct prefill::stage_blocks<KEYS> &sb,
+                                           uint32_t to, int pos)
+{
+    enum { PIECES = D / 8, PER_PASS = GROUP / PIECES };
+    int p = threadIdx.x % PIECES, r0 = threadIdx.x / PIECES;
+    int in_block = (1 << c.block_shift) - 1;
+    uint32_t slot_bytes = (uint32_t)c.kv_heads * D * 2;
+    int64_t mine = (int64_t)w.kv_head * D * 2 + p * 16;
+    const char *k = (const char *)c.key_cache + mine, *v = (const char *)c.value_cache + mine;
+    to += tile_at(r0, p); /* the swizzle repeats every 8 rows */
+#pragma unroll
+    for (int i = 0; i < KEYS / PER_PASS; i++) {
+        int granule = i * PER_PASS / 16, in_granule = i * PER_PASS % 16 + r0;
+        uint32_t slot = ((uint32_t)sb.block[granule] << c.block_shift) +
+                        (uint32_t)((pos + granule * 16) & in_block) + in_granule;
+        uint64_t at = (uint64_t)slot * slot_bytes;
+        copy16(to + i * PER_PASS * 128, k + at, 16);
+        copy16(to + shape<D>::TILE_BYTES + i * PER_PASS * 128, v + at, 16);
+    }
+}
+
+/* Rows of any tile; what is not there is zeroed. */
+template <int D>
+__device__ __forceinline__ void copy_any(const struct attn_call &c, const struct item &w,
+                                         const struct prefill::stage_blocks<KEYS> &sb,
+                                         uint32_t to, int pos)
 {
     enum { PIECES = D / 8, PER_PASS = GROUP / PIECES };
     int p = threadIdx.x % PIECES, row_bytes = c.head_size * 2;
@@ -152,7 +177,12 @@ __device__ __forceinline__ void feed(const struct attn_call &c, const struct ite
         barrier_wait(bar(&box->empty[t->stage]), t->phase ^ 1);
         if (threadIdx.x == 0)
             box->mapped[t->stage] = now.mapped();
-        copy_keys<D>(c, w, now, data + shape<D>::TILE_BYTES * (1 + 2 * t->stage), pos);
+        uint32_t to = data + shape<D>::TILE_BYTES * (1 + 2 * t->stage);
+        if (now.mapped() == 0xFF && pos >= w.begin && pos + KEYS <= w.end && c.head_size == D &&
+            c.v_head_size == D)
+            copy_whole<D>(c, w, now, to, pos);
+        else
+            copy_any<D>(c, w, now, to, pos);
         copy_commit();
         copy_wait<0>();
         publish_to_matrix_units();
@@ -290,6 +320,18 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
     }
 }
 
+/* The two computing warpgroups issue their scores in turn, so that one's softmax
+ * falls into the other's products. */
+__device__ __forceinline__ void take_turn(int group)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+}
+
+__device__ __forceinline__ void give_turn(int group)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + (group ^ 1)) : "memory");
+}
+
 template <typename M, int D>
 __device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
                                         uint32_t data, struct mailbox *box, struct turn *t,
@@ -298,7 +340,8 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
     typedef shape<D> sh;
     struct my_rows m;
     float o[D / 2], x[64], max[2], sum[2], shrink[2];
-    uint32_t q_tile = data + ((threadIdx.x >> 7) - 1) * 64 * 128;
+    int group = (threadIdx.x >> 7) - 1;
+    uint32_t q_tile = data + group * 64 * 128;
     find_rows(c, w, &m);
 #pragma unroll
     for (int i = 0; i < D / 2; i++)
@@ -311,9 +354,11 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         int pos = w.pos0 + i * KEYS;
         barrier_wait(bar(&box->full[t->stage]), t->phase);
         uint32_t mapped = box->mapped[t->stage];
+        take_turn(group);
         products_begin();
         start_scores<M, D>(x, q_tile, k_tile);
         products_commit();
+        give_turn(group);
         products_wait<0>();
         pin(x);
         if (c.softcap > 0.0f) {
@@ -387,6 +432,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         registers_up<232>();
+        if (threadIdx.x >= 2 * GROUP)
+            give_turn(1); /* the first group begins */
         for (int id = blockIdx.x; id < items; id += gridDim.x, q_phase ^= 1) {
             struct item w;
             find_item(c, plan, id, &w);

@@ -5,7 +5,8 @@
  *   -> caches           K and V rows, normed, rotated, quantised, at their slots
  *   -> output           zeros for padding tokens
  *   -> arrived, work    zeroed for the kernel that follows
- * launch   one warp a (token, head) of Q, K and V; 128 threads or fewer
+ * launch   one warp a (token, head) of Q, K and V, or eight heads a warp when tokens
+ *          are many; 128 threads or fewer
  * smem     one fp32 row of head_size a warp
  * bound    latency: one read, a norm, a rotation, one write
  *
@@ -169,38 +170,12 @@ template <typename T> __device__ const T *source_row(const struct attn_call &c, 
            (int64_t)head * c.head_size;
 }
 
-template <typename T> __global__ void prologue(const __grid_constant__ struct attn_call c)
+/* One head of a token, its row's first 256 elements already in flight. */
+template <typename T>
+__device__ void head(const struct attn_call &c, float *x, const T *from, uint4 early, int t,
+                     int part, int h, int64_t slot, int position)
 {
-    extern __shared__ float rows[];
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    float *x = rows + (int64_t)warp * c.head_size;
-    int per_token = c.heads + c.kv_heads * (c.latent ? 1 : 2);
-    int64_t id = (int64_t)blockIdx.x * (blockDim.x >> 5) + warp;
-
-    wait_for_upstream();
-    release_downstream();
-    if (blockIdx.x == 0 && threadIdx.x < 2)
-        c.work[threadIdx.x] = 0;
-    if (id >= (int64_t)c.tokens * per_token)
-        return;
-    int t = (int)(id / per_token), head = (int)(id % per_token), part = 0;
-    if (head >= c.heads) {
-        part = 1 + (head - c.heads) / c.kv_heads;
-        head = (head - c.heads) % c.kv_heads;
-    }
-    /* The row is on its way while the sequence is looked for. */
-    const T *from = source_row<T>(c, t, part, head);
-    uint4 early = lane * 8 < c.head_size ? *(const uint4 *)(from + lane * 8) : uint4();
-    int first, past, b = token_sequence(c, t, &first, &past);
-    if (b < 0) {
-        if (part == 0)
-            zero_output<T>(c, t, head);
-        return;
-    }
-    int legacy = past + t - first;
-    int64_t slot = part == 0 ? 0 : token_slot(c, t, b, legacy);
-    if (slot < 0)
-        return;
+    int lane = threadIdx.x & 31;
     if (lane * 8 < c.head_size)
         read8<T>((const T *)&early, x + lane * 8);
     for (int i = lane * 8 + 256; i < c.head_size; i += 256)
@@ -210,25 +185,83 @@ template <typename T> __global__ void prologue(const __grid_constant__ struct at
     if (part < 2 && weight != NULL)
         norm_row<T>(c, x, weight);
     if (part < 2 && c.rotary_dim > 0)
-        rotate_row<T>(c, x, c.positions != NULL ? c.positions[t] : legacy);
+        rotate_row<T>(c, x, position);
     if (part == 0)
-        write_q<T>(c, x, t, head);
+        write_q<T>(c, x, t, h);
     else
-        store_row<T>(c, x, part == 1 ? c.key_cache : c.value_cache, slot, head,
+        store_row<T>(c, x, part == 1 ? c.key_cache : c.value_cache, slot, h,
                      part == 1 ? c.k_scale : c.v_scale, part == 1 ? c.k_channel : c.v_channel);
+    __syncwarp();
+}
+
+/* Head i of the token's Q, K and V heads in turn: which of the three, and which. */
+__device__ __forceinline__ int part_of(const struct attn_call &c, int i, int *h)
+{
+    int part = i < c.heads ? 0 : 1 + (i - c.heads) / c.kv_heads;
+    *h = part == 0 ? i : (i - c.heads) % c.kv_heads;
+    return part;
+}
+
+template <typename T>
+__device__ __forceinline__ uint4 start_row(const struct attn_call &c, int t, int i, const T **from)
+{
+    int h, part = part_of(c, i, &h), lane = threadIdx.x & 31;
+    *from = source_row<T>(c, t, part, h);
+    return lane * 8 < c.head_size ? *(const uint4 *)(*from + lane * 8) : uint4();
+}
+
+template <typename T>
+__global__ void prologue(const __grid_constant__ struct attn_call c, int per_token, int per_warp)
+{
+    extern __shared__ float rows[];
+    int warp = threadIdx.x >> 5;
+    float *x = rows + (int64_t)warp * c.head_size;
+    int warps_a_token = (per_token + per_warp - 1) / per_warp;
+    int64_t id = (int64_t)blockIdx.x * (blockDim.x >> 5) + warp;
+
+    wait_for_upstream();
+    release_downstream();
+    if (blockIdx.x == 0 && threadIdx.x < 2)
+        c.work[threadIdx.x] = 0;
+    int t = (int)(id / warps_a_token), i = (int)(id % warps_a_token) * per_warp;
+    int end = min(i + per_warp, per_token), first, past;
+    if (t >= c.tokens)
+        return;
+    /* A row is on its way while the sequence is looked for, or the row before
+     * it worked on. */
+    const T *from, *next;
+    uint4 early = start_row<T>(c, t, i, &from);
+    int b = token_sequence(c, t, &first, &past);
+    int legacy = past + t - first;
+    int position = b >= 0 && c.positions != NULL ? c.positions[t] : legacy;
+    int64_t slot = b >= 0 && end > c.heads ? token_slot(c, t, b, legacy) : -1;
+    for (; i < end; i++) {
+        int h, part = part_of(c, i, &h);
+        uint4 later = i + 1 < end ? start_row<T>(c, t, i + 1, &next) : uint4();
+        if (b >= 0 && (part == 0 || slot >= 0))
+            head<T>(c, x, from, early, t, part, h, slot, position);
+        else if (b < 0 && part == 0)
+            zero_output<T>(c, t, h);
+        early = later;
+        from = next;
+    }
 }
 
 } // namespace
 
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream)
 {
-    int64_t heads = c->heads + c->kv_heads * (c->latent ? 1 : 2);
+    int per_token = c->heads + c->kv_heads * (c->latent ? 1 : 2);
+    /* A warp a head while that leaves warps to spare, then several heads a warp. */
+    int per_warp = (int64_t)c->tokens * per_token <= 16384 ? 1 : 8;
+    int64_t warps_a_token = (per_token + per_warp - 1) / per_warp;
     int warps = 4;
     while (warps > 1 && (int64_t)warps * c->head_size * 4 > 48 * 1024)
         warps /= 2;
-    int64_t blocks = ((int64_t)c->tokens * heads + warps - 1) / warps;
+    unsigned blocks = (unsigned)(((int64_t)c->tokens * warps_a_token + warps - 1) / warps);
     size_t smem = (size_t)warps * c->head_size * 4;
     if (c->dtype_bf16)
-        return launch(prologue<__nv_bfloat16>, (unsigned)blocks, warps * 32, smem, stream, *c);
-    return launch(prologue<__half>, (unsigned)blocks, warps * 32, smem, stream, *c);
+        return launch(prologue<__nv_bfloat16>, blocks, warps * 32, smem, stream, *c, per_token,
+                      per_warp);
+    return launch(prologue<__half>, blocks, warps * 32, smem, stream, *c, per_token, per_warp);
 }

@@ -155,10 +155,35 @@ template <int KIND, int D, int ROWS> struct warp_ring {
                 look_up(i);
             int block = __shfl_sync(0xffffffffu, blocks, i & 31);
             mapped = (mapped & ~(1u << (i & 31))) | ((uint32_t)(block >= 0) << (i & 31));
-            if (block >= 0)
+            int pos = (first + i * WARPS) * GRANULE;
+            bool whole = pos >= w.begin && pos + GRANULE <= w.end && c.head_size == D &&
+                         c.v_head_size == D;
+            if (block >= 0 && whole)
+                copy_whole(i, block);
+            else if (block >= 0)
                 copy_rows(i, block);
         }
         copy_commit();
+    }
+
+    /* A granule that is there in full width and length. */
+    __device__ __forceinline__ void copy_whole(int i, int block)
+    {
+        enum { PER_PASS = 32 / tile::PIECES > 0 ? 32 / tile::PIECES : 1 };
+        int lane = threadIdx.x & 31, r0 = PER_PASS > 1 ? lane / tile::PIECES : 0;
+        int p = PER_PASS > 1 ? lane % tile::PIECES : lane;
+        int pos = (first + i * WARPS) * GRANULE, in_block = (1 << c.block_shift) - 1;
+        uint32_t slot_bytes = (uint32_t)(c.kv_heads * tile::ROW_BYTES);
+        uint32_t slot = ((uint32_t)block << c.block_shift) + (uint32_t)(pos & in_block) + r0;
+        int64_t at = (int64_t)((uint64_t)slot * slot_bytes) + w.kv_head * tile::ROW_BYTES + p * 16;
+        const char *k = (const char *)c.key_cache + at, *v = (const char *)c.value_cache + at;
+        uint32_t to = smem + (i % sh::STAGES) * sh::STAGE_BYTES;
+#pragma unroll
+        for (int r = 0; r < GRANULE; r += PER_PASS) {
+            uint32_t step = (uint32_t)r * slot_bytes;
+            copy16(to + tile::at(r + r0, p), k + step, 16);
+            copy16(to + GRANULE * tile::ROW_BYTES + tile::at(r + r0, p), v + step, 16);
+        }
     }
 
     __device__ __forceinline__ void copy_rows(int i, int block)
@@ -215,22 +240,24 @@ __device__ __forceinline__ void scores(const struct attn_call &c, const struct i
 {
     typedef cache_tile<KIND, D> tile;
     typedef typename tile::M M;
+    float y[ROWS / 8][4]; /* a second sum, to halve the chain of products */
 #pragma unroll
-    for (int k = 0; k < ROWS / 8; k++)
-        x[k][0] = x[k][1] = x[k][2] = x[k][3] = 0.0f;
+    for (int i = 0; i < ROWS / 2; i++)
+        x[i >> 2][i & 3] = y[i >> 2][i & 3] = 0.0f;
 #pragma unroll
     for (int s = 0; s < D / 32; s++) {
         uint32_t a[2][4];
         tile::k_left(a, k_tile, 0, s);
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int k = 0; k < ROWS / 8; k++)
-                mma<M>(x[k], a[h], q[k][s * 2 + h]);
+        for (int k = 0; k < ROWS / 8; k++) {
+            mma<M>(x[k], a[0], q[k][s * 2]);
+            mma<M>(y[k], a[1], q[k][s * 2 + 1]);
+        }
     }
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) {
         float *e = &x[i >> 2][i & 3];
+        *e += y[i >> 2][i & 3];
         *e *= factor[i >> 2][i & 1];
         if (c.softcap > 0.0f)
             *e = attn_softcap(*e * 0.6931471805599453f, c.softcap) * 1.4426950408889634f;
