@@ -31,6 +31,13 @@ enum panel_store {
 typedef void micro_fn(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
                       const char *ahead, size_t stride);
 
+/* The same for two neighbouring panels at once, c[2][mr][32], mr <= PAIR_ROWS: a
+ * few rows are bound by memory, and two streams of weights fill it better than
+ * one with any prefetching. */
+enum { PAIR_ROWS = 4 };
+typedef void micro_pair_fn(const void *panel, size_t panel_bytes, const void *a, uint32_t n_k,
+                           uint32_t mr, float *c);
+
 /* Where a finished block of mr rows goes. */
 struct finish {
     enum op_out out;
@@ -47,6 +54,7 @@ struct cpu_kernels {
     const char *name;
     uint32_t micro_rows; /* best block height, <= MICRO_ROWS_MAX */
     micro_fn *micro[PANEL_STORES]; /* NULL: not on this instruction set */
+    micro_pair_fn *micro_pair[PANEL_STORES]; /* NULL: one panel at a time */
     /* Takes c[mr][32] by value: it may be overwritten. */
     void (*finish)(const struct finish *f, float *c, uint32_t mr);
     /* out = x * w / rms(x), n wide; w NULL: plain cast. */

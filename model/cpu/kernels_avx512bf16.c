@@ -39,6 +39,55 @@ static inline __attribute__((always_inline)) void rows(const unsigned char *w, c
     }
 }
 
+/* Two panels: four loads of weights, mr broadcasts, 4 mr dot products. */
+static inline __attribute__((always_inline)) void pair_rows(const unsigned char *w, size_t next,
+                                                            const int32_t *a, uint32_t n_k,
+                                                            const int mr, float *c)
+{
+    __m512 acc[PAIR_ROWS][4];
+    UNROLL for (int m = 0; m < mr; m++)
+        UNROLL for (int j = 0; j < 4; j++)
+            acc[m][j] = _mm512_setzero_ps();
+    for (uint32_t k = 0; k < n_k; k++, w += PAIR_BYTES, a += mr) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(w);
+        __m512bh b1 = (__m512bh)_mm512_loadu_si512(w + 64);
+        __m512bh b2 = (__m512bh)_mm512_loadu_si512(w + next);
+        __m512bh b3 = (__m512bh)_mm512_loadu_si512(w + next + 64);
+        UNROLL for (int m = 0; m < mr; m++)
+        {
+            __m512bh x = (__m512bh)_mm512_set1_epi32(a[m]);
+            acc[m][0] = _mm512_dpbf16_ps(acc[m][0], x, b0);
+            acc[m][1] = _mm512_dpbf16_ps(acc[m][1], x, b1);
+            acc[m][2] = _mm512_dpbf16_ps(acc[m][2], x, b2);
+            acc[m][3] = _mm512_dpbf16_ps(acc[m][3], x, b3);
+        }
+    }
+    UNROLL for (int m = 0; m < mr; m++)
+        UNROLL for (int j = 0; j < 4; j++)
+            _mm512_storeu_ps(c + (j / 2 * mr + m) * PANEL + j % 2 * 16, acc[m][j]);
+}
+
+void cpu_micro_pair_avx512bf16(const void *panel, size_t panel_bytes, const void *a, uint32_t n_k,
+                               uint32_t mr, float *c)
+{
+    switch (mr) {
+    case 1:
+        pair_rows(panel, panel_bytes, a, n_k, 1, c);
+        break;
+    case 2:
+        pair_rows(panel, panel_bytes, a, n_k, 2, c);
+        break;
+    case 3:
+        pair_rows(panel, panel_bytes, a, n_k, 3, c);
+        break;
+    case 4:
+        pair_rows(panel, panel_bytes, a, n_k, 4, c);
+        break;
+    default:
+        break;
+    }
+}
+
 #define CASE(n)                                                                                    \
     case n:                                                                                        \
         rows(panel, a, n_k, n, c, ahead, stride);                                                                 \

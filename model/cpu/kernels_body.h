@@ -68,6 +68,89 @@ static inline __attribute__((always_inline)) void micro_bf16_rows(const uint16_t
             v_store(c + m * PANEL + j * LANES, acc[m][j]);
 }
 
+#if MICRO_ROWS > 3
+static inline __attribute__((always_inline)) void pair_f32_rows(const float *w, size_t next,
+                                                                const float *a, uint32_t n_k,
+                                                                const int mr, float *c)
+{
+    V acc[PAIR_ROWS][2 * NV];
+    UNROLL for (int m = 0; m < mr; m++)
+        UNROLL for (int j = 0; j < 2 * NV; j++)
+            acc[m][j] = v_zero();
+    for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr) {
+        V b[2 * NV];
+        UNROLL for (int j = 0; j < NV; j++) {
+            b[j] = v_load(w + j * LANES);
+            b[NV + j] = v_load(w + next + j * LANES);
+        }
+        UNROLL for (int m = 0; m < mr; m++) {
+            V x = v_set(a[m]);
+            UNROLL for (int j = 0; j < 2 * NV; j++)
+                acc[m][j] = v_fma(x, b[j], acc[m][j]);
+        }
+    }
+    UNROLL for (int m = 0; m < mr; m++)
+        UNROLL for (int j = 0; j < 2 * NV; j++)
+            v_store(c + (j / NV * mr + m) * PANEL + j % NV * LANES, acc[m][j]);
+}
+
+static inline __attribute__((always_inline)) void pair_bf16_rows(const uint16_t *w, size_t next,
+                                                                 const float *a, uint32_t n_k,
+                                                                 const int mr, float *c)
+{
+    V acc[PAIR_ROWS][2 * NV];
+    UNROLL for (int m = 0; m < mr; m++)
+        UNROLL for (int j = 0; j < 2 * NV; j++)
+            acc[m][j] = v_zero();
+    for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr) {
+        V b[2 * NV];
+        UNROLL for (int j = 0; j < NV; j++) {
+            b[j] = v_widen(w + j * LANES);
+            b[NV + j] = v_widen(w + next + j * LANES);
+        }
+        UNROLL for (int m = 0; m < mr; m++) {
+            V x = v_set(a[m]);
+            UNROLL for (int j = 0; j < 2 * NV; j++)
+                acc[m][j] = v_fma(x, b[j], acc[m][j]);
+        }
+    }
+    UNROLL for (int m = 0; m < mr; m++)
+        UNROLL for (int j = 0; j < 2 * NV; j++)
+            v_store(c + (j / NV * mr + m) * PANEL + j % NV * LANES, acc[m][j]);
+}
+
+#define PAIR_CASE(fn, size, n)                                                                     \
+    case n:                                                                                        \
+        fn(panel, panel_bytes / (size), a, n_k, n, c);                                             \
+        break;
+
+static void pair_f32(const void *panel, size_t panel_bytes, const void *a, uint32_t n_k,
+                     uint32_t mr, float *c)
+{
+    switch (mr) {
+        PAIR_CASE(pair_f32_rows, 4, 1)
+        PAIR_CASE(pair_f32_rows, 4, 2)
+        PAIR_CASE(pair_f32_rows, 4, 3)
+        PAIR_CASE(pair_f32_rows, 4, 4)
+    default:
+        break;
+    }
+}
+
+static void pair_bf16(const void *panel, size_t panel_bytes, const void *a, uint32_t n_k,
+                      uint32_t mr, float *c)
+{
+    switch (mr) {
+        PAIR_CASE(pair_bf16_rows, 2, 1)
+        PAIR_CASE(pair_bf16_rows, 2, 2)
+        PAIR_CASE(pair_bf16_rows, 2, 3)
+        PAIR_CASE(pair_bf16_rows, 2, 4)
+    default:
+        break;
+    }
+}
+#endif
+
 #define MICRO_CASE(fn, n)                                                                          \
     case n:                                                                                        \
         fn(panel, a, n_k, n, c, ahead, stride);                                                                   \

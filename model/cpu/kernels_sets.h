@@ -10,6 +10,7 @@ extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
 /* PANEL_PAIRS on AVX512-BF16. */
 micro_fn cpu_micro_avx512bf16;
+micro_pair_fn cpu_micro_pair_avx512bf16;
 #endif
 
 #endif

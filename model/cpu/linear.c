@@ -276,6 +276,17 @@ static void multiply_block(const struct product *p, uint32_t panel, uint32_t b)
     finish_block(p, panel, first, mr, c);
 }
 
+/* A few rows times two neighbouring panels. */
+static void multiply_pair(const struct product *p, uint32_t panel)
+{
+    const struct op_matrix *w = p->l->w;
+    _Alignas(64) float c[2 * PAIR_ROWS * PANEL];
+    p->k->micro_pair[w->store](w->data + panel * w->panel_bytes, w->panel_bytes, p->packed, p->n_k,
+                               p->n, c);
+    finish_block(p, panel, 0, p->n, c);
+    finish_block(p, panel + 1, 0, p->n, c + p->n * PANEL);
+}
+
 static void multiply_group(void *ctx, uint32_t task, uint32_t worker)
 {
     const struct product *p = ctx;
@@ -283,6 +294,9 @@ static void multiply_group(void *ctx, uint32_t task, uint32_t worker)
     (void)worker;
     if (end > p->l->w->n_panels)
         end = p->l->w->n_panels;
+    if (p->n <= PAIR_ROWS && p->k->micro_pair[p->l->w->store] != NULL)
+        for (; begin + 1 < end; begin += 2)
+            multiply_pair(p, begin);
     if (p->n_blocks <= FEW_BLOCKS) {
         for (uint32_t panel = begin; panel < end; panel++)
             for (uint32_t b = 0; b < p->n_blocks; b++)
@@ -336,6 +350,8 @@ void cpu_linear_rows(struct workers *pool, const struct cpu_kernels *k, enum op_
     p.group = even < cached ? even : cached;
     if (p.group == 0)
         p.group = 1;
+    if (n <= PAIR_ROWS) /* pairs */
+        p.group = (p.group + 1) & ~1u;
     workers_run(crew, multiply_group, &p, (w->n_panels + p.group - 1) / p.group);
 }
 

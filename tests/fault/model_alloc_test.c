@@ -56,7 +56,7 @@ static enum err_code life(struct err *e)
 {
     struct model_options o = { .path = dir, .dtype = MODEL_FLOAT32, .device = MODEL_DEVICE_CPU,
                                .block_tokens = 16, .max_model_len = 32, .n_threads = 1 };
-    struct model_limits lim = { 8, 4, 2, 2 };
+    struct model_limits lim = { .n_blocks = 8, .max_tokens = 4, .max_rows = 2, .max_outputs = 2 };
     struct model *m = NULL;
     enum err_code rc = model_open(&m, &o, e);
     if (rc) {
@@ -78,9 +78,9 @@ static void every_allocation(const char *family)
     assert_ok(life(&e), e);
     int64_t n = alloc_fail_count();
     assert_true(n > 20);
-    /* The many alike ones of a large family are sampled. */
-    int64_t stride = n > 400 ? n / 400 : 1;
-    for (int64_t i = 0; i < n; i += i < 100 ? 1 : stride) {
+    /* Beyond the first, the many alike ones are sampled. */
+    int64_t stride = n > 100 ? n / 100 : 1;
+    for (int64_t i = 0; i < n; i += i < 50 ? 1 : stride) {
         alloc_fail_at(i, i % 2 == 0);
         enum err_code rc = life(&e);
         bool fired = alloc_fail_fired();
