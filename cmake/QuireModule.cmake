@@ -30,6 +30,19 @@ function(quire_module name)
   target_link_libraries(${name} PUBLIC quire_flags ${M_DEPENDS} PRIVATE ${M_LIBRARIES})
 endfunction()
 
+# quire_cuda_objects(NAME): the compile rules of an object library that becomes
+# part of quire_cuda.so.
+function(quire_cuda_objects name)
+  set_target_properties(${name} PROPERTIES
+    CUDA_STANDARD 20
+    CUDA_RUNTIME_LIBRARY Static
+    CUDA_VISIBILITY_PRESET hidden
+    C_VISIBILITY_PRESET hidden)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo
+    -Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings>)
+  target_link_libraries(${name} PRIVATE proto)
+endfunction()
+
 # quire_test(NAME SOURCES file... LIBRARIES target... [LABELS l...] [ARGS a...]
 #            [TIMEOUT s] [NO_RUN])
 # A test program build/<preset>/tests/NAME.  ctest runs it, unless NO_RUN, in

@@ -1,6 +1,9 @@
 /* forward.c: see forward.h.  The residual stream x is float32; a sublayer reads
  * T, and its result is added to x by the last product itself, or through a norm
- * where the family has one there. */
+ * where the family has one there.
+ *
+ * On a device whose queue can be captured, steps of one token a row are padded
+ * to a bucket and replayed: one graph a bucket, made before the first step. */
 #include "model/forward.h"
 
 #include <stdlib.h>
@@ -23,6 +26,27 @@ struct attn_class {
     int8_t rope;
     bool planned; /* in this step */
     struct attn_plan plan;
+};
+
+/* Rows of the captured steps; the most rows that a step may have are one more,
+ * unless they are beyond the list: such steps run eagerly. */
+static const uint32_t bucket_rows[] = { 1,   2,   4,   8,   12,  16,  24,  32,  48,  64,
+                                        96,  128, 192, 256, 384, 512, 768, 1024 };
+
+enum { BUCKETS = sizeof bucket_rows / sizeof *bucket_rows + 1 };
+
+struct bucket {
+    uint32_t rows;
+    void *graph;
+};
+
+/* Eager steps and captured ones do not share a workspace: a graph holds its
+ * address for good. */
+enum { WORK_EAGER, WORK_CAPTURED, WORKSPACES };
+
+struct workspace {
+    void *p;
+    size_t bytes;
 };
 
 enum buffer {
@@ -52,16 +76,16 @@ struct forward {
     struct attn_kv *kv;
     void *buf[BUFFERS];
     size_t n_bytes[BUFFERS];
-    void *workspace;
-    size_t n_workspace;
+    struct workspace workspace[WORKSPACES];
+    int work; /* which of them this step uses */
+    struct bucket bucket[BUCKETS]; /* ascending */
+    uint32_t n_buckets;
     struct attn_class *classes; /* [n_classes] */
     uint32_t n_classes;
     uint16_t class_of[KV_LAYERS];
-    uint32_t *last_row; /* [max_outputs] */
     uint32_t qkv_width, rope_rows;
     /* of the step */
-    const struct step_plan *plan;
-    struct op_plan device;
+    struct op_plan step;
     int32_t bounds[2];
 };
 
@@ -87,7 +111,7 @@ static void fill_args(struct forward *f, uint32_t layer, struct attn_args *a)
 {
     const struct model_config *c = f->c;
     const struct layer_weights *y = &f->w->layer[layer];
-    const struct step_plan *p = f->plan;
+    const struct op_plan *p = &f->step;
     uint32_t g = f->lay->layer_group[layer];
     int64_t n = p->n_tokens, r = p->n_rows;
     enum attn_dtype type = f->ops->type == OP_F32 ? ATTN_F32 : ATTN_BF16;
@@ -102,11 +126,11 @@ static void fill_args(struct forward *f, uint32_t layer, struct attn_args *a)
         a->in[ATTN_VALUE_CACHE] = attn_kv_value(f->kv, layer);
     }
     a->in[ATTN_KEY_CACHE] = attn_kv_key(f->kv, layer);
-    set_input(a, ATTN_CU_SEQLENS, (void *)f->device.cu_seqlens, ATTN_I32, 1, r + 1, 0);
-    set_input(a, ATTN_PAST_SEQLENS, (void *)f->device.past_seqlens, ATTN_I32, 1, r, 0);
-    set_input(a, ATTN_BLOCK_TABLE, (void *)f->device.block_table[g], ATTN_I32, 2, r,
+    set_input(a, ATTN_CU_SEQLENS, (void *)p->cu_seqlens, ATTN_I32, 1, r + 1, 0);
+    set_input(a, ATTN_PAST_SEQLENS, (void *)p->past_seqlens, ATTN_I32, 1, r, 0);
+    set_input(a, ATTN_BLOCK_TABLE, (void *)p->block_table[g], ATTN_I32, 2, r,
               p->table_cols[g]);
-    set_input(a, ATTN_SLOT_MAPPING, (void *)f->device.slot_mapping[g], ATTN_I32, 1, n, 0);
+    set_input(a, ATTN_SLOT_MAPPING, (void *)p->slot_mapping[g], ATTN_I32, 1, n, 0);
     set_input(a, ATTN_METADATA, f->bounds, ATTN_I32, 1, 2, 0);
     fill_rope(f, c->layer[layer].rope, a, type);
     if (y->sink != NULL)
@@ -145,14 +169,14 @@ static struct attn_attrs attrs_of(const struct forward *f, const struct attn_cla
 
 static enum err_code grow_workspace(struct forward *f, size_t bytes, struct err *e)
 {
+    struct workspace *w = &f->workspace[f->work];
     void *p;
-    if (bytes <= f->n_workspace)
+    if (bytes <= w->bytes)
         return ERR_OK;
     TRY(f->ops->alloc(f->ops->self, bytes, "attention workspace", &p, e));
-    if (f->workspace != NULL)
-        f->ops->release(f->ops->self, f->workspace, f->n_workspace);
-    f->workspace = p;
-    f->n_workspace = bytes;
+    if (w->p != NULL)
+        f->ops->release(f->ops->self, w->p, w->bytes);
+    *w = (struct workspace){ p, bytes };
     return ERR_OK;
 }
 
@@ -167,7 +191,7 @@ static enum err_code attend(struct forward *f, uint32_t layer, struct err *e)
         TRY(grow_workspace(f, k->plan.workspace_bytes, e));
         k->planned = true;
     }
-    return attn_run(f->attn, &k->plan, &args, f->workspace, f->ops->stream(f->ops->self), e);
+    return attn_run(f->attn, &k->plan, &args, f->workspace[f->work].p, f->ops->stream(f->ops->self), e);
 }
 
 /* ---- one layer ---- */
@@ -311,42 +335,110 @@ static enum err_code check_step(const struct forward *f, const struct step_plan 
     return ERR_OK;
 }
 
-static void compute_logits(struct forward *f, const struct step_plan *p)
+static void compute_logits(struct forward *f)
 {
     const struct ops *o = f->ops;
-    uint32_t n = p->n_outputs, h = f->c->hidden;
-    for (uint32_t i = 0; i < n; i++)
-        f->last_row[i] = p->output[i].token;
-    o->gather(o->self, f->buf[BUF_X], f->last_row, n, h, f->buf[BUF_LAST]);
+    uint32_t n = f->step.n_outputs, h = f->c->hidden;
+    o->gather(o->self, f->buf[BUF_X], f->step.output_row, n, h, f->buf[BUF_LAST]);
     o->norm(o->self, f->buf[BUF_LAST], f->w->final_norm, f->c->norm_eps, n, h,
             f->buf[BUF_LAST_T]);
     product(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
     if (f->c->final_softcap > 0)
         o->softcap(o->self, f->buf[BUF_LOGITS], f->c->final_softcap, (size_t)n * f->c->vocab);
+    if (o->sample != NULL)
+        o->sample(o->self, f->buf[BUF_LOGITS], n);
+}
+
+/* Everything between the plan's upload and the results, queued in order. */
+static enum err_code compute(struct forward *f, int work, struct err *e)
+{
+    const struct ops *o = f->ops;
+    uint32_t n = f->step.n_tokens;
+    f->work = work;
+    f->bounds[0] = (int32_t)f->step.max_query_len;
+    f->bounds[1] = (int32_t)f->step.max_kv_len;
+    for (uint32_t i = 0; i < f->n_classes; i++)
+        f->classes[i].planned = false;
+    if (n == 0)
+        return ERR_OK;
+    o->embed(o->self, f->w->embed, f->w->embed_dtype, f->step.token, n, f->c->hidden,
+             f->c->embed_scale, f->buf[BUF_X]);
+    for (uint32_t i = 0; i < f->c->n_layers; i++) {
+        TRY(attention(f, i, n, e));
+        feed_forward(f, i, n);
+    }
+    if (f->step.n_outputs > 0)
+        compute_logits(f);
+    return ERR_OK;
+}
+
+/* The captured step that this plan fits, or NULL. */
+static const struct bucket *bucket_of(const struct forward *f, const struct step_plan *p)
+{
+    uint32_t n = p->n_rows > p->n_outputs ? p->n_rows : p->n_outputs;
+    if (p->n_tokens == 0 || p->n_tokens != p->n_rows || p->max_query_len != 1)
+        return NULL;
+    for (uint32_t i = 0; i < f->n_buckets; i++)
+        if (f->bucket[i].rows >= n)
+            return &f->bucket[i];
+    return NULL;
 }
 
 enum err_code forward_step(struct forward *f, const struct step_plan *p, struct err *e)
 {
     const struct ops *o = f->ops;
     TRY(check_step(f, p, e));
-    f->plan = p;
-    f->bounds[0] = (int32_t)p->max_query_len;
-    f->bounds[1] = (int32_t)p->max_kv_len;
-    for (uint32_t i = 0; i < f->n_classes; i++)
-        f->classes[i].planned = false;
-    TRY(o->begin(o->self, p, &f->device, e));
+    const struct bucket *b = bucket_of(f, p);
+    TRY(o->begin(o->self, p, b ? b->rows : 0, &f->step, e));
     TRY(attn_kv_copy(f->kv, p->copy, p->n_copies, o->stream(o->self), e));
-    if (p->n_tokens > 0) {
-        o->embed(o->self, f->w->embed, f->w->embed_dtype, f->device.token, p->n_tokens,
-                 f->c->hidden, f->c->embed_scale, f->buf[BUF_X]);
-        for (uint32_t i = 0; i < f->c->n_layers; i++) {
-            TRY(attention(f, i, p->n_tokens, e));
-            feed_forward(f, i, p->n_tokens);
-        }
-        if (p->n_outputs > 0)
-            compute_logits(f, p);
-    }
+    if (b != NULL)
+        TRY(o->device->graph_launch(b->graph, o->stream(o->self), e));
+    else
+        TRY(compute(f, WORK_EAGER, e));
     return o->finish(o->self, e);
+}
+
+/* ---- captured steps ---- */
+
+/* One step of n rows without tokens, first as it is (libraries load and choose,
+ * the workspace grows), then into a graph.  Lengths are bounded by the longest
+ * sequence: whatever a later step holds, the graph fits. */
+static enum err_code capture(struct forward *f, uint32_t n, void **graph, struct err *e)
+{
+    const struct ops *o = f->ops;
+    struct step_plan empty = { .n_groups = f->lay->n_groups };
+    void *stream = o->stream(o->self);
+    TRY(o->begin(o->self, &empty, n, &f->step, e));
+    f->step.max_query_len = 1;
+    f->step.max_kv_len = f->lim.max_seq_tokens;
+    TRY(compute(f, WORK_CAPTURED, e));
+    TRY(o->finish(o->self, e));
+    TRY(o->collect(o->self, NULL, e));
+    TRY(o->device->capture_begin(stream, e));
+    enum err_code rc = compute(f, WORK_CAPTURED, e);
+    struct err ended;
+    enum err_code end = o->device->capture_end(stream, graph, &ended);
+    if (rc == ERR_OK && end != ERR_OK && e != NULL)
+        *e = ended;
+    return rc ? rc : end;
+}
+
+/* The largest first: its workspace serves the smaller ones. */
+static enum err_code capture_all(struct forward *f, struct err *e)
+{
+    uint32_t most = f->lim.max_rows, n = 0;
+    most = f->lim.max_tokens < most ? f->lim.max_tokens : most;
+    most = f->lim.max_outputs < most ? f->lim.max_outputs : most;
+    while (n < BUCKETS - 1 && bucket_rows[n] < most) {
+        f->bucket[n].rows = bucket_rows[n];
+        n++;
+    }
+    if (most > 0 && most <= bucket_rows[BUCKETS - 2])
+        f->bucket[n++].rows = most;
+    for (uint32_t i = n; i-- > 0;)
+        TRY(capture(f, f->bucket[i].rows, &f->bucket[i].graph, e));
+    f->n_buckets = n;
+    return ERR_OK;
 }
 
 float *forward_logits(const struct forward *f)
@@ -356,18 +448,26 @@ float *forward_logits(const struct forward *f)
 
 /* ---- life ---- */
 
-static void size_buffers(struct forward *f, size_t bytes[BUFFERS])
+static uint32_t first_width(const struct model_config *c)
 {
-    const struct model_config *c = f->c;
+    if (c->mla.kv_rank > 0)
+        return (c->mla.q_rank ? c->mla.q_rank : c->n_heads * c->head_dim) + c->mla.kv_rank +
+               c->mla.rope;
+    return (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+}
+
+static void size_buffers(const struct model_config *c, enum op_dtype type,
+                         const struct forward_limits *lim, size_t bytes[BUFFERS])
+{
     const struct mla_config *m = &c->mla;
-    size_t n = f->lim.max_tokens, outs = f->lim.max_outputs, t = f->ops->type == OP_F32 ? 4 : 2;
+    size_t n = lim->max_tokens, outs = lim->max_outputs, t = type == OP_F32 ? 4 : 2;
     size_t heads = c->n_heads, mid = c->intermediate;
     if (c->moe.shared_intermediate > mid)
         mid = c->moe.shared_intermediate;
     memset(bytes, 0, BUFFERS * sizeof *bytes);
     bytes[BUF_X] = bytes[BUF_DELTA] = n * c->hidden * 4;
     bytes[BUF_IN] = n * c->hidden * t;
-    bytes[BUF_QKV] = n * f->qkv_width * t;
+    bytes[BUF_QKV] = n * first_width(c) * t;
     bytes[BUF_ATTN] = n * heads * (m->kv_rank ? m->kv_rank : c->head_dim) * t;
     if (m->kv_rank > 0) {
         bytes[BUF_Q] = n * heads * c->head_dim * t;
@@ -399,26 +499,57 @@ static enum err_code make_classes(struct forward *f, struct err *e)
     return ERR_OK;
 }
 
+static struct ops_limits ops_limits_of(const struct model_config *c, const struct kv_layout *lay,
+                                       const struct forward_limits *lim)
+{
+    return (struct ops_limits){ .max_tokens = lim->max_tokens, .max_rows = lim->max_rows,
+                                .max_outputs = lim->max_outputs, .n_groups = lay->n_groups,
+                                .table_cols = (lim->max_seq_tokens + lay->block_tokens - 1) /
+                                              lay->block_tokens,
+                                .vocab = c->vocab, .hidden = c->hidden, .moe = &c->moe };
+}
+
 static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *e)
 {
     const struct ops *o = f->ops;
     size_t bytes[BUFFERS];
-    struct attn_options opt = { .backend = o->attention, .workers = o->workers(o->self) };
+    struct attn_options opt = { .backend = o->attention, .workers = o->workers(o->self),
+                                .device_index = o->device_index };
     TRY(make_classes(f, e));
     TRY(attn_open(&f->attn, &opt, e));
     TRY(attn_kv_create(&f->kv, f->attn, f->lay, n_blocks, e));
-    size_buffers(f, bytes);
+    size_buffers(f->c, o->type, &f->lim, bytes);
     for (int i = 0; i < BUFFERS; i++) {
         if (bytes[i] == 0)
             continue;
         TRY(o->alloc(o->self, bytes[i], "activations", &f->buf[i], e));
         f->n_bytes[i] = bytes[i];
     }
-    f->last_row = calloc(f->lim.max_outputs ? f->lim.max_outputs : 1, sizeof *f->last_row);
-    if (f->last_row == NULL)
-        return err_nomem(e, "output rows", f->lim.max_outputs * sizeof *f->last_row);
-    struct ops_limits lim = { f->lim.max_tokens, f->lim.max_outputs };
-    return o->start(o->self, &lim, e);
+    struct ops_limits lim = ops_limits_of(f->c, f->lay, &f->lim);
+    TRY(o->start(o->self, &lim, e));
+    return o->device != NULL && !f->lim.eager ? capture_all(f, e) : ERR_OK;
+}
+
+/* Attention's workspace is not known before its calls are planned: room for the
+ * partial results of the longest sequences, and for a step's queries. */
+static uint64_t workspace_bytes(const struct model_config *c, const struct forward_limits *lim)
+{
+    uint64_t v = c->mla.kv_rank ? c->mla.kv_rank : c->head_dim, k = v + c->mla.rope;
+    uint64_t chunks = 18 + lim->max_seq_tokens / 4096, wide = v > 128 ? v : 128;
+    uint64_t parts = (uint64_t)lim->max_rows * c->n_heads * chunks * (wide + 2) * 4;
+    return 2 * (parts + (uint64_t)lim->max_tokens * c->n_heads * (k + 4) * 4);
+}
+
+uint64_t forward_bytes(const struct ops *ops, const struct model_config *c,
+                       const struct kv_layout *lay, const struct forward_limits *lim)
+{
+    size_t bytes[BUFFERS];
+    struct ops_limits ol = ops_limits_of(c, lay, lim);
+    uint64_t total = ops->start_bytes(ops->self, &ol) + workspace_bytes(c, lim);
+    size_buffers(c, ops->type, lim, bytes);
+    for (int i = 0; i < BUFFERS; i++)
+        total += bytes[i];
+    return total;
 }
 
 enum err_code forward_create(struct forward **out, const struct ops *ops,
@@ -435,10 +566,7 @@ enum err_code forward_create(struct forward **out, const struct ops *ops,
     f->lay = lay;
     f->lim = *lim;
     f->rope_rows = w->rope_rows;
-    f->qkv_width = (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    if (c->mla.kv_rank > 0)
-        f->qkv_width = (c->mla.q_rank ? c->mla.q_rank : c->n_heads * c->head_dim) +
-                       c->mla.kv_rank + c->mla.rope;
+    f->qkv_width = first_width(c);
     enum err_code rc = make_all(f, lim->n_blocks, e);
     if (rc) {
         forward_destroy(f);
@@ -452,14 +580,17 @@ void forward_destroy(struct forward *f)
 {
     if (f == NULL)
         return;
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        if (f->bucket[i].graph != NULL)
+            f->ops->device->graph_destroy(f->bucket[i].graph);
     attn_kv_destroy(f->kv);
     attn_close(f->attn);
     for (int i = 0; i < BUFFERS; i++)
         if (f->buf[i] != NULL)
             f->ops->release(f->ops->self, f->buf[i], f->n_bytes[i]);
-    if (f->workspace != NULL)
-        f->ops->release(f->ops->self, f->workspace, f->n_workspace);
+    for (int i = 0; i < WORKSPACES; i++)
+        if (f->workspace[i].p != NULL)
+            f->ops->release(f->ops->self, f->workspace[i].p, f->workspace[i].bytes);
     free(f->classes);
-    free(f->last_row);
     free(f);
 }

@@ -15,7 +15,13 @@ struct forward;
 
 struct forward_limits {
     uint32_t n_blocks, max_tokens, max_rows, max_outputs;
+    uint32_t max_seq_tokens; /* of the longest sequence */
+    bool eager;              /* capture nothing */
 };
+
+/* Bytes that forward_create takes besides the KV slabs (an upper bound). */
+uint64_t forward_bytes(const struct ops *ops, const struct model_config *c,
+                       const struct kv_layout *lay, const struct forward_limits *lim);
 
 /* ops, config, weights and layout are borrowed until destroy. */
 MUST_USE enum err_code forward_create(struct forward **out, const struct ops *ops,
@@ -24,8 +30,8 @@ MUST_USE enum err_code forward_create(struct forward **out, const struct ops *op
                                       const struct forward_limits *lim, struct err *e);
 void forward_destroy(struct forward *f);
 
-/* Compute the plan; on return (after ops->finish) logits stand, [n_outputs,
- * vocab] float32 on the device. */
+/* Queue the plan; once ops->collect has waited, logits stand, [n_outputs, vocab]
+ * float32 on the device. */
 MUST_USE enum err_code forward_step(struct forward *f, const struct step_plan *plan,
                                     struct err *e);
 float *forward_logits(const struct forward *f);

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/backend.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "model/cpu/kernels.h"
 #include "model/families.h"
 #include "model/forward.h"
 #include "model/ops.h"
@@ -23,33 +23,16 @@
 struct model {
     struct model_config config;
     struct model_info info;
+    struct backend backend;
     struct ops ops;
     struct weights weights;
     struct forward *forward;
-    struct sampler *sampler;
-    uint64_t step; /* last computed */
+    struct sampler *sampler; /* NULL where the device samples */
+    uint64_t step;           /* last computed */
+    uint32_t n_outputs;      /* of that step  */
     const struct sampled *sampled;
+    float *logits; /* host copy for model_logits */
 };
-
-static enum err_code choose_type(const struct model_options *opt, enum op_dtype *out,
-                                 struct err *e)
-{
-    switch (opt->dtype) {
-    case MODEL_AUTO:
-        *out = cpu_has_bf16() ? OP_BF16 : OP_F32;
-        return ERR_OK;
-    case MODEL_FLOAT32:
-        *out = OP_F32;
-        return ERR_OK;
-    case MODEL_BFLOAT16:
-        *out = OP_BF16;
-        return ERR_OK;
-    case MODEL_FLOAT16:
-        break;
-    }
-    return err_set(e, ERR_INVALID,
-                   "dtype float16: the cpu backend computes in float32 or bfloat16");
-}
 
 static enum err_code choose_length(struct model *m, const struct model_options *opt, struct err *e)
 {
@@ -96,15 +79,11 @@ static void describe(struct model *m)
 
 static enum err_code open_model(struct model *m, const struct model_options *opt, struct err *e)
 {
-    enum op_dtype type = OP_F32;
-    if (opt->device == MODEL_DEVICE_CUDA)
-        return err_set(e, ERR_INVALID, "device cuda: this build has no CUDA backend");
-    m->info.device_note = opt->device == MODEL_DEVICE_CPU ? "" : "no CUDA backend in this build";
-    TRY(choose_type(opt, &type, e));
     TRY(config_load(&m->config, opt->path, e));
     TRY(generation_load(&m->info.generation, &m->config, opt->path, e));
     TRY(choose_length(m, opt, e));
-    TRY(ops_cpu_open(&m->ops, type, opt->n_threads, e));
+    TRY(backend_open(&m->backend, &m->ops, opt, e));
+    m->info.device_note = m->backend.note;
     TRY(make_layout(m, opt, e));
     TRY(open_weights(m, opt->path, e));
     describe(m);
@@ -132,8 +111,8 @@ void model_close(struct model *m)
     sampler_destroy(m->sampler);
     forward_destroy(m->forward);
     weights_fini(&m->weights);
-    if (m->ops.close != NULL)
-        m->ops.close(m->ops.self);
+    backend_close(&m->backend, &m->ops);
+    free(m->logits);
     free(m);
 }
 
@@ -142,13 +121,40 @@ const struct model_info *model_describe(const struct model *m)
     return &m->info;
 }
 
+static struct forward_limits forward_limits_of(const struct model *m,
+                                               const struct model_limits *lim)
+{
+    return (struct forward_limits){ .n_blocks = lim->n_blocks, .max_tokens = lim->max_tokens,
+                                    .max_rows = lim->max_rows, .max_outputs = lim->max_outputs,
+                                    .max_seq_tokens = lim->max_seq_tokens
+                                                          ? lim->max_seq_tokens
+                                                          : m->info.max_model_len,
+                                    .eager = lim->eager };
+}
+
+enum err_code model_memory(const struct model *m, const struct model_limits *lim,
+                           struct model_memory *out, struct err *e)
+{
+    struct forward_limits fl = forward_limits_of(m, lim);
+    struct device_info device;
+    memset(out, 0, sizeof *out);
+    if (m->ops.device == NULL)
+        return ERR_OK;
+    TRY(m->ops.device->open(m->ops.device_index, &device, e));
+    out->total_bytes = device.total_bytes;
+    out->free_bytes = device.free_bytes;
+    out->step_bytes = forward_bytes(&m->ops, &m->config, &m->info.layout, &fl);
+    return ERR_OK;
+}
+
 enum err_code model_start(struct model *m, const struct model_limits *lim, struct err *e)
 {
-    struct forward_limits fl = { lim->n_blocks, lim->max_tokens, lim->max_rows,
-                                 lim->max_outputs };
+    struct forward_limits fl = forward_limits_of(m, lim);
     if (m->forward != NULL)
         return err_set(e, ERR_CONFLICT, "model: already started");
     TRY(forward_create(&m->forward, &m->ops, &m->config, &m->weights, &m->info.layout, &fl, e));
+    if (m->ops.sample != NULL)
+        return ERR_OK;
     enum err_code rc = sampler_create(&m->sampler, m->config.vocab, lim->max_outputs,
                                       m->ops.workers(m->ops.self), e);
     if (rc) {
@@ -163,22 +169,35 @@ enum err_code model_forward(struct model *m, const struct step_plan *plan, struc
     if (m->forward == NULL)
         return err_set(e, ERR_CONFLICT, "model: not started");
     TRY(forward_step(m->forward, plan, e));
-    TRY(sampler_run(m->sampler, plan, forward_logits(m->forward), &m->sampled, e));
+    if (m->sampler != NULL)
+        TRY(sampler_run(m->sampler, plan, forward_logits(m->forward), &m->sampled, e));
     m->step = plan->step;
+    m->n_outputs = plan->n_outputs;
     return ERR_OK;
 }
 
 enum err_code model_collect(struct model *m, uint64_t step, const struct sampled **out,
                             struct err *e)
 {
-    if (m->sampled == NULL || m->step != step)
+    if (m->step == 0 || m->step != step)
         return err_set(e, ERR_CONFLICT, "model: step %llu is not the last computed (%llu)",
                        (unsigned long long)step, (unsigned long long)m->step);
+    TRY(m->ops.collect(m->ops.self, &m->sampled, e));
     *out = m->sampled;
     return ERR_OK;
 }
 
-const float *model_logits(const struct model *m)
+const float *model_logits(struct model *m)
 {
-    return m->forward ? forward_logits(m->forward) : NULL;
+    size_t bytes = (size_t)m->n_outputs * m->config.vocab * sizeof(float);
+    if (m->forward == NULL || m->step == 0)
+        return NULL;
+    if (m->ops.device == NULL)
+        return forward_logits(m->forward);
+    free(m->logits);
+    m->logits = malloc(bytes + 1);
+    if (m->logits == NULL || m->ops.download(m->ops.self, m->logits, forward_logits(m->forward),
+                                             bytes, NULL) != ERR_OK)
+        return NULL;
+    return m->logits;
 }

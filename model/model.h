@@ -19,11 +19,13 @@ enum model_device { MODEL_DEVICE_AUTO, MODEL_DEVICE_CPU, MODEL_DEVICE_CUDA };
 
 struct model_options {
     const char *path;       /* model directory                              */
-    enum model_dtype dtype; /* AUTO: bf16 where the CPU computes it, else f32 */
+    enum model_dtype dtype; /* AUTO: bf16 where the device computes it, else f32 */
     enum model_device device;
     uint32_t block_tokens;  /* 16..256, power of two                        */
     uint32_t max_model_len; /* 0: the model's own                           */
     uint32_t n_threads;     /* CPU compute threads; 0: physical cores       */
+    const char *plugin;     /* quire_cuda.so; NULL: beside the program, or one
+                             * folder above it                              */
 };
 
 struct model_limits {
@@ -31,6 +33,14 @@ struct model_limits {
     uint32_t max_tokens;   /* a step                          */
     uint32_t max_rows;     /* a step                          */
     uint32_t max_outputs;  /* logits rows a step              */
+    uint32_t max_seq_tokens; /* of one sequence; 0: max_model_len */
+    bool eager;              /* capture nothing                 */
+};
+
+/* What a device backend may fill with KV blocks; all 0 on the CPU. */
+struct model_memory {
+    uint64_t total_bytes, free_bytes; /* of the device, weights loaded           */
+    uint64_t step_bytes;              /* that model_start will take, slabs aside */
 };
 
 /* Generation defaults (generation_config.json); NAN or -1 where absent. */
@@ -67,7 +77,12 @@ void model_close(struct model *m);
 /* Borrowed for the model's life. */
 const struct model_info *model_describe(const struct model *m);
 
-/* Allocate slabs and scratch.  Once. */
+/* The device's memory now, for steps of these limits (n_blocks is not read). */
+MUST_USE enum err_code model_memory(const struct model *m, const struct model_limits *lim,
+                                    struct model_memory *out, struct err *e);
+
+/* Allocate slabs and scratch; on a device, capture the steps that are replayed.
+ * Once. */
 MUST_USE enum err_code model_start(struct model *m, const struct model_limits *lim,
                                    struct err *e);
 
@@ -82,8 +97,9 @@ MUST_USE enum err_code model_forward(struct model *m, const struct step_plan *pl
 MUST_USE enum err_code model_collect(struct model *m, uint64_t step,
                                      const struct sampled **out, struct err *e);
 
-/* Logits of the last forward's outputs, [n_outputs, vocab_size] float32,
- * before bias and penalties; borrowed until the next forward.  For tests. */
-const float *model_logits(const struct model *m);
+/* Logits of the last collected step's outputs, [n_outputs, vocab_size] float32,
+ * before bias and penalties; borrowed until the next forward.  NULL before the
+ * first, or when they cannot be read.  For tests. */
+const float *model_logits(struct model *m);
 
 #endif

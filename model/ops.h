@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "attention/attn.h"
+#include "attention/device.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "proto/err.h"
@@ -89,20 +90,32 @@ struct op_moe {
     uint32_t hidden;
 };
 
-/* A plan's arrays where the device can read them. */
+/* A step as it is computed: the plan's arrays where the device can read them,
+ * and their shapes.  A padded step has more tokens, rows and outputs than the
+ * plan: rows without tokens, tokens that are stored nowhere, outputs that
+ * nobody samples. */
 struct op_plan {
     const int32_t *token, *cu_seqlens, *past_seqlens;
     const int32_t *slot_mapping[KV_GROUPS], *block_table[KV_GROUPS];
+    const uint32_t *output_row; /* [n_outputs] indices into token */
+    uint32_t n_tokens, n_rows, n_outputs;
+    uint32_t max_query_len, max_kv_len;
+    uint32_t table_cols[KV_GROUPS];
 };
 
 struct ops_limits {
-    uint32_t max_tokens, max_outputs;
+    uint32_t max_tokens, max_rows, max_outputs;
+    uint32_t n_groups, table_cols; /* block table of the longest sequence */
+    uint32_t vocab, hidden;
+    const struct moe_config *moe;
 };
 
 struct ops {
     const char *name;
     enum op_dtype type; /* T */
     const struct attn_backend *attention;
+    const struct device_ops *device; /* queues and graphs; NULL on the CPU */
+    int32_t device_index;
     void *self;
 
     void (*close)(void *self);
@@ -118,12 +131,17 @@ struct ops {
     void (*matrix_destroy)(void *self, struct op_matrix *m);
     uint64_t (*matrix_bytes)(const struct op_matrix *m);
 
+    /* Bytes that start will take on the device. */
+    uint64_t (*start_bytes)(const void *self, const struct ops_limits *lim);
     /* After all matrices: scratch for steps of these sizes. */
     enum err_code (*start)(void *self, const struct ops_limits *lim, struct err *e);
 
     /* ---- a step, in order ---- */
-    enum err_code (*begin)(void *self, const struct step_plan *plan, struct op_plan *out,
-                           struct err *e);
+
+    /* pad: how many tokens, rows and outputs to compute, none fewer than the
+     * plan's; 0: the plan's own (the CPU knows no other). */
+    enum err_code (*begin)(void *self, const struct step_plan *plan, uint32_t pad,
+                           struct op_plan *out, struct err *e);
     /* x[i] = scale * table[token[i]]; table rows are T or, for exactness, as packed. */
     void (*embed)(void *self, const void *table, enum st_dtype dtype, const int32_t *token,
                   uint32_t n, uint32_t hidden, float scale, float *x);
@@ -142,14 +160,31 @@ struct ops {
     void (*copy_parts)(void *self, const void *from, size_t from_ld, size_t from_part, void *to,
                        size_t to_ld, size_t to_part, uint32_t n, uint32_t n_parts, uint32_t width);
     void (*moe)(void *self, const struct op_moe *m, uint32_t n);
-    /* out[i] = x[row[i]], float32. row: host. */
+    /* out[i] = x[row[i]], float32; row: op_plan's output_row. */
     void (*gather)(void *self, const float *x, const uint32_t *row, uint32_t n, uint32_t width,
                    float *out);
     void (*zero)(void *self, void *p, size_t bytes);
     /* x = cap * tanh(x / cap), float32. */
     void (*softcap)(void *self, float *x, float cap, size_t n);
-    /* Wait; report what went wrong since begin. */
+    /* Choose the tokens of n outputs from logits [n, vocab], by the rules of
+     * sampling.h.  NULL: the host does it after finish. */
+    void (*sample)(void *self, const float *logits, uint32_t n);
+    /* All is queued (on the CPU: done); report what went wrong since begin. */
     enum err_code (*finish)(void *self, struct err *e);
+    /* Wait for the step; with `sample`, what came of it, [plan->n_outputs]. */
+    enum err_code (*collect)(void *self, const struct sampled **out, struct err *e);
+    /* Wait, and copy from the device. */
+    enum err_code (*download)(void *self, void *to, const void *from, size_t bytes,
+                              struct err *e);
+};
+
+/* The interface "model" of a plugin (attention/plugin.h). */
+enum { MODEL_ABI = 1 };
+
+struct model_plugin {
+    uint32_t abi; /* MODEL_ABI */
+    /* Open device `index`: T is bfloat16.  *out is the caller's to close. */
+    enum err_code (*open)(struct ops *out, int32_t index, struct err *e);
 };
 
 /* The CPU: T is float32 or, where the machine multiplies it, bfloat16. */

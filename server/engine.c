@@ -340,6 +340,8 @@ static enum err_code start_model(struct engine *g, struct err *e)
         .max_tokens = g->cfg.sched.max_num_batched_tokens,
         .max_rows = g->cfg.sched.max_num_seqs,
         .max_outputs = g->cfg.sched.max_outputs,
+        .max_seq_tokens = g->cfg.pool.max_seq_tokens,
+        .eager = g->cfg.eager,
     };
 
     return model_start(g->model, &lim, e);

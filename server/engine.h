@@ -111,6 +111,7 @@ struct engine_config {
     struct model *model; /* borrowed; opened, not started */
     struct kvpool_config pool;
     struct sched_config sched;
+    bool eager;                      /* model_limits */
     struct serving_metrics *metrics; /* borrowed */
     const struct srv_log *log;       /* borrowed */
     void (*wake)(void *ctx);         /* called from the engine thread: events wait */

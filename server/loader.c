@@ -176,7 +176,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
     enum err_code rc = open_files(srv, e);
 
     if (rc == ERR_OK)
-        rc = sizing_compute(&s, &srv->opt, model_describe(srv->model), e);
+        rc = sizing_compute(&s, &srv->opt, srv->model, e);
     if (rc == ERR_OK) {
         srv->max_model_len = s.max_model_len;
         fill_defaults(srv);
@@ -186,6 +186,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
         struct engine_config c = { .model = srv->model,
                                    .pool = s.pool,
                                    .sched = s.sched,
+                                   .eager = srv->opt.eager,
                                    .metrics = &srv->metrics.serving,
                                    .log = &srv->log,
                                    .wake = on_wake,
@@ -226,7 +227,7 @@ enum err_code loader_plan(struct srv *srv, struct err *e)
     enum err_code rc = open_model(srv, e);
 
     if (rc == ERR_OK)
-        rc = sizing_compute(&s, &srv->opt, model_describe(srv->model), e);
+        rc = sizing_compute(&s, &srv->opt, srv->model, e);
     if (rc == ERR_OK)
         sizing_print(stdout, &s, &srv->opt, model_describe(srv->model));
     loader_unload(srv);

@@ -58,7 +58,12 @@ static const struct opt_rule rules[] = {
     { "block-size", OPT_COUNT, AT(block_size), 16, 256, NULL, "16",
       "tokens in a KV block: 16, 32, 64, 128 or 256" },
     { "kv-cache-memory-bytes", OPT_COUNT, AT(kv_bytes), 0, BIG, "auto", "auto",
-      "bytes of KV cache; auto: a quarter of free memory, at most 4 GiB" },
+      "bytes of KV cache; auto: on a CPU a quarter of free memory, at most 4 GiB, on a GPU "
+      "what --gpu-memory-utilization leaves" },
+    { "gpu-memory-utilization", OPT_REAL, AT(gpu_share), 0.01, 1, NULL, "0.9",
+      "share of the GPU's memory that weights, steps and KV cache fill" },
+    { "enforce-eager", OPT_FLAG, AT(eager), 0, 0, NULL, "false",
+      "never replay captured steps on a GPU" },
     { "num-gpu-blocks-override", OPT_COUNT, AT(n_blocks), 0, 1 << 30, "auto", "auto",
       "exact number of KV blocks" },
     { "enable-prefix-caching", OPT_FLAG, AT(prefix_caching), 0, 0, NULL, "true",
@@ -132,7 +137,6 @@ static const struct {
     const char *name;
     char form;
 } without_effect[] = {
-    { "gpu-memory-utilization", 'v' }, { "enforce-eager", 'f' },
     { "trust-remote-code", 'f' },      { "enable-chunked-prefill", 'f' },
     { "disable-log-stats", 'f' },      { "disable-log-requests", 'f' },
     { "swap-space", 'v' },             { "enable-prompt-tokens-details", 'f' },

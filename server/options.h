@@ -36,6 +36,8 @@ struct srv_options {
 
     int dtype, device;         /* enum model_dtype, enum model_device         */
     uint64_t max_model_len, block_size, kv_bytes, n_blocks, threads;
+    double gpu_share;          /* of device memory                            */
+    bool eager;                /* no captured steps                           */
     bool prefix_caching;
     int generation_config;     /* 0: the model's defaults, 1: none            */
 

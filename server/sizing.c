@@ -10,6 +10,9 @@
  * does not wait long on a slow device. */
 enum { AUTO_SHARE = 4, MIN_OUTPUTS = 256, CPU_STEP_TOKENS = 512, STEP_TOKENS = 2048 };
 
+/* On a device: what captured steps, kernels and the runtime take besides. */
+static const uint64_t device_reserve = (uint64_t)768 << 20;
+
 /* A number in a file, after key (NULL: the first); 0 when there is none. */
 static uint64_t read_number(const char *path, const char *key)
 {
@@ -54,17 +57,37 @@ static uint32_t longest(const struct kv_layout *lay, uint32_t n_blocks, uint32_t
     return lo;
 }
 
+/* What the share of device memory leaves once everything else has its place. */
+static uint64_t device_kv_bytes(const struct model_memory *d, double share)
+{
+    uint64_t most = (uint64_t)((double)d->total_bytes * share);
+    uint64_t taken = d->total_bytes - d->free_bytes + d->step_bytes + device_reserve;
+
+    return most > taken ? most - taken : 0;
+}
+
 static uint32_t choose_blocks(struct sizing *s, const struct srv_options *o)
 {
     uint64_t n;
 
     if (o->n_blocks)
         return (uint32_t)o->n_blocks;
-    s->kv_bytes = o->kv_bytes ? o->kv_bytes : s->free_bytes / AUTO_SHARE;
-    if (!o->kv_bytes && s->kv_bytes > 4 * GIB)
+    s->kv_bytes = s->free_bytes / AUTO_SHARE;
+    if (s->kv_bytes > 4 * GIB)
         s->kv_bytes = 4 * GIB;
+    if (s->device.total_bytes > 0)
+        s->kv_bytes = device_kv_bytes(&s->device, o->gpu_share);
+    if (o->kv_bytes)
+        s->kv_bytes = o->kv_bytes;
     n = s->kv_bytes / s->block_bytes;
     return n > INT32_MAX ? INT32_MAX : (uint32_t)n;
+}
+
+static uint32_t most_outputs(const struct srv_options *o)
+{
+    uint32_t n = 2 * (uint32_t)o->max_num_seqs;
+
+    return n > MIN_OUTPUTS ? n : MIN_OUTPUTS;
 }
 
 static void fill_configs(struct sizing *s, const struct srv_options *o, uint32_t budget)
@@ -86,21 +109,35 @@ static void fill_configs(struct sizing *s, const struct srv_options *o, uint32_t
         .max_partial_prefills = (uint32_t)o->max_partial_prefills,
         .policy = (enum sched_policy)o->policy,
         .itl_target_us = (uint32_t)o->itl_target_ms * 1000,
-        .max_outputs = 2 * seqs > MIN_OUTPUTS ? 2 * seqs : MIN_OUTPUTS,
+        .max_outputs = most_outputs(o),
     };
 }
 
-enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
-                             const struct model_info *m, struct err *e)
+static enum err_code measure(struct sizing *s, const struct srv_options *o, const struct model *m,
+                             uint32_t chunk, struct err *e)
 {
-    const struct kv_layout *lay = &m->layout;
-    uint32_t chunk = (uint32_t)o->max_num_batched_tokens, fits;
-
-    if (chunk == 0)
-        chunk = strcmp(m->backend, "cpu") == 0 ? CPU_STEP_TOKENS : STEP_TOKENS;
+    struct model_limits lim = { .max_tokens = chunk,
+                                .max_rows = (uint32_t)o->max_num_seqs,
+                                .max_outputs = most_outputs(o) };
 
     memset(s, 0, sizeof *s);
     s->free_bytes = free_memory();
+    return model_memory(m, &lim, &s->device, e);
+}
+
+enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
+                             const struct model *model, struct err *e)
+{
+    const struct model_info *m = model_describe(model);
+    const struct kv_layout *lay = &m->layout;
+    uint32_t chunk = (uint32_t)o->max_num_batched_tokens, fits;
+    enum err_code rc;
+
+    if (chunk == 0)
+        chunk = strcmp(m->backend, "cpu") == 0 ? CPU_STEP_TOKENS : STEP_TOKENS;
+    rc = measure(s, o, model, chunk, e);
+    if (rc != ERR_OK)
+        return rc;
     s->block_bytes = kv_layout_block_bytes(lay);
     s->n_blocks = choose_blocks(s, o);
     s->kv_bytes = (uint64_t)s->n_blocks * s->block_bytes;
@@ -136,6 +173,10 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
             m->n_parameters, m->dtype, m->backend);
     fprintf(f, "weights          %" PRIu64 " bytes\n", m->weight_bytes);
     fprintf(f, "memory free      %" PRIu64 " bytes\n", s->free_bytes);
+    if (s->device.total_bytes > 0)
+        fprintf(f, "device           %" PRIu64 " bytes, %" PRIu64 " free, %" PRIu64
+                   " for steps, %" PRIu64 " reserved\n",
+                s->device.total_bytes, s->device.free_bytes, s->device.step_bytes, device_reserve);
     fprintf(f, "KV cache         %" PRIu64 " bytes: %u blocks of %" PRIu64 " bytes, %u tokens each\n",
             s->kv_bytes, s->n_blocks, s->block_bytes, lay->block_tokens);
     for (uint32_t i = 0; i < lay->n_groups; i++)

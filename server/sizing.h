@@ -12,6 +12,7 @@
 
 struct sizing {
     uint64_t free_bytes; /* memory that this process may still take */
+    struct model_memory device; /* all 0 on the CPU */
     uint64_t kv_bytes, block_bytes;
     uint32_t n_blocks, max_model_len;
     bool model_len_cut; /* the pool, not the model, bounds the context */
@@ -22,7 +23,7 @@ struct sizing {
 /* ERR_LIMIT when the pool cannot hold one sequence of the context asked for:
  * both numbers and what to set. */
 MUST_USE enum err_code sizing_compute(struct sizing *out, const struct srv_options *o,
-                                      const struct model_info *m, struct err *e);
+                                      const struct model *m, struct err *e);
 
 /* --plan: one figure a line. */
 void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,

@@ -260,26 +260,48 @@ static uint64_t matrix_bytes(const struct op_matrix *m)
     return m->n_bytes;
 }
 
+static uint32_t most_rows(const struct ops_limits *lim)
+{
+    return lim->max_tokens > lim->max_outputs ? lim->max_tokens : lim->max_outputs;
+}
+
+static uint64_t start_bytes(const void *self, const struct ops_limits *lim)
+{
+    const struct cpu_ops *o = self;
+    return cpu_linear_scratch(most_rows(lim), o->widest);
+}
+
 static enum err_code start(void *self, const struct ops_limits *lim, struct err *e)
 {
     struct cpu_ops *o = self;
-    uint32_t n = lim->max_tokens > lim->max_outputs ? lim->max_tokens : lim->max_outputs;
-    o->max_tokens = n;
-    o->n_scratch = cpu_linear_scratch(n, o->widest);
+    o->output_row = calloc(lim->max_outputs + 1ul, sizeof *o->output_row);
+    if (o->output_row == NULL)
+        return err_nomem(e, "output rows", lim->max_outputs * sizeof *o->output_row);
+    o->max_tokens = most_rows(lim);
+    o->n_scratch = cpu_linear_scratch(o->max_tokens, o->widest);
     return cpu_map(o->n_scratch, "activation scratch", &o->scratch, e);
 }
 
-static enum err_code begin(void *self, const struct step_plan *plan, struct op_plan *out,
-                           struct err *e)
+static enum err_code begin(void *self, const struct step_plan *plan, uint32_t pad,
+                           struct op_plan *out, struct err *e)
 {
     struct cpu_ops *o = self;
     (void)e;
+    (void)pad;
     o->fault.code = ERR_OK;
-    *out = (struct op_plan){ plan->token, plan->cu_seqlens, plan->past_seqlens, { 0 }, { 0 } };
+    *out = (struct op_plan){
+        .token = plan->token, .cu_seqlens = plan->cu_seqlens, .past_seqlens = plan->past_seqlens,
+        .output_row = o->output_row, .n_tokens = plan->n_tokens, .n_rows = plan->n_rows,
+        .n_outputs = plan->n_outputs, .max_query_len = plan->max_query_len,
+        .max_kv_len = plan->max_kv_len,
+    };
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         out->slot_mapping[g] = plan->slot_mapping[g];
         out->block_table[g] = plan->block_table[g];
+        out->table_cols[g] = plan->table_cols[g];
     }
+    for (uint32_t i = 0; i < plan->n_outputs; i++)
+        o->output_row[i] = plan->output[i].token;
     return ERR_OK;
 }
 
@@ -289,6 +311,19 @@ static enum err_code finish(void *self, struct err *e)
     if (o->fault.code != ERR_OK && e != NULL)
         *e = o->fault;
     return o->fault.code;
+}
+
+static enum err_code collect(void *self, const struct sampled **out, struct err *e)
+{
+    (void)self;
+    (void)out;
+    (void)e;
+    return ERR_OK;
+}
+
+static enum err_code download(void *self, void *to, const void *from, size_t bytes, struct err *e)
+{
+    return upload(self, to, from, bytes, e);
 }
 
 static struct workers *workers_of(void *self)
@@ -309,6 +344,7 @@ static void close_ops(void *self)
         return;
     cpu_moe_scratch_free(o->moe);
     cpu_unmap(o->scratch, o->n_scratch);
+    free(o->output_row);
     workers_destroy(o->pool);
     free(o);
 }
@@ -329,10 +365,12 @@ enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threa
         .name = "cpu", .type = type, .attention = attn_cpu_backend(), .self = o,
         .close = close_ops, .workers = workers_of, .stream = stream_of, .alloc = alloc,
         .release = release, .upload = upload, .matrix_create = matrix_create,
-        .matrix_destroy = matrix_destroy, .matrix_bytes = matrix_bytes, .start = start,
+        .matrix_destroy = matrix_destroy, .matrix_bytes = matrix_bytes,
+        .start_bytes = start_bytes, .start = start,
         .begin = begin, .embed = embed, .norm = norm, .norm_add = norm_add,
         .norm_part = norm_part, .linear = linear, .heads = heads, .copy_parts = copy_parts,
         .moe = moe, .gather = gather, .zero = zero, .softcap = softcap, .finish = finish,
+        .collect = collect, .download = download,
     };
     return ERR_OK;
 }

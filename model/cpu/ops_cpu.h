@@ -17,6 +17,7 @@ struct cpu_ops {
     void *scratch;      /* packed activations           */
     size_t n_scratch;
     struct moe_scratch *moe; /* NULL: no MoE layer yet  */
+    uint32_t *output_row; /* [max_outputs] of the step */
     struct err fault;   /* of the step: code 0 or why   */
 };
 

@@ -1,6 +1,7 @@
 /* engine_bench.c: how fast the model computes, without scheduler or server.
  *
- * usage: engine_bench [--dtype auto|float32|bfloat16] [--threads N]
+ * usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16]
+ *                     [--threads N] [--max-tokens N] [--graphs 0|1]
  *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N] DIR
  * Prints load time, prefill tokens/s (one prompt of the given length) and
  * decode tokens/s per batch, each row at the given context. */
@@ -117,6 +118,12 @@ static int parse(struct options *o, int argc, char **argv)
             o->driver.dtype = strcmp(v, "float32") == 0    ? MODEL_FLOAT32
                               : strcmp(v, "bfloat16") == 0 ? MODEL_BFLOAT16
                                                            : MODEL_AUTO;
+        } else if (strcmp(argv[i], "--device") == 0) {
+            o->driver.device = strcmp(v, "cuda") == 0 ? MODEL_DEVICE_CUDA : MODEL_DEVICE_CPU;
+        } else if (strcmp(argv[i], "--max-tokens") == 0) {
+            o->driver.max_tokens = (uint32_t)strtoul(v, NULL, 10);
+        } else if (strcmp(argv[i], "--graphs") == 0) {
+            o->driver.eager = strcmp(v, "0") == 0;
         } else if (strcmp(argv[i], "--threads") == 0) {
             o->driver.n_threads = (uint32_t)strtoul(v, NULL, 10);
         } else if (strcmp(argv[i], "--context") == 0) {
@@ -146,14 +153,15 @@ int main(int argc, char **argv)
     struct err e;
     int at = parse(&o, argc, argv);
     if (at < 0) {
-        fprintf(stderr, "usage: engine_bench [--dtype auto|float32|bfloat16] [--threads N] "
-                        "[--batch A,B,...] [--context N] [--prefill N] [--steps N] DIR\n");
+        fprintf(stderr, "usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16] [--threads N] "
+                        "[--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N] [--prefill N] [--steps N] DIR\n");
         return 2;
     }
     uint32_t longest = o.context + o.steps > o.prefill ? o.context + o.steps : o.prefill;
     o.driver.path = argv[at];
     o.driver.max_model_len = longest;
-    o.driver.max_tokens = 512;
+    if (o.driver.max_tokens == 0)
+        o.driver.max_tokens = 512;
     o.driver.max_rows = o.driver.max_outputs = DRIVER_SEQS;
     double t = now();
     struct driver *d = driver_open(&o.driver, &e);

@@ -65,7 +65,8 @@ static void make_arrays(struct driver *d)
 struct driver *driver_open(const struct driver_options *o, struct err *e)
 {
     struct driver *d = must(calloc(1, sizeof *d));
-    struct model_options mo = { .path = o->path, .dtype = o->dtype, .device = MODEL_DEVICE_CPU,
+    struct model_options mo = { .path = o->path, .dtype = o->dtype,
+                                .device = o->device ? o->device : MODEL_DEVICE_CPU,
                                 .block_tokens = o->block_tokens ? o->block_tokens : 16,
                                 .max_model_len = o->max_model_len, .n_threads = o->n_threads };
     if (model_open(&d->m, &mo, e) != ERR_OK) {
@@ -79,7 +80,9 @@ struct driver *driver_open(const struct driver_options *o, struct err *e)
     d->max_rows = o->max_rows;
     d->max_outputs = o->max_outputs;
     d->n_blocks = o->n_blocks ? o->n_blocks : d->cols * DRIVER_SEQS * d->info->layout.n_groups;
-    struct model_limits lim = { d->n_blocks, o->max_tokens, o->max_rows, o->max_outputs };
+    struct model_limits lim = { .n_blocks = d->n_blocks, .max_tokens = o->max_tokens,
+                                .max_rows = o->max_rows, .max_outputs = o->max_outputs,
+                                .eager = o->eager };
     if (model_start(d->m, &lim, e) != ERR_OK) {
         model_close(d->m);
         free(d);
@@ -114,6 +117,11 @@ void driver_close(struct driver *d)
 struct model *driver_model(struct driver *d)
 {
     return d->m;
+}
+
+const struct step_plan *driver_plan(const struct driver *d)
+{
+    return &d->plan;
 }
 
 void driver_reset(struct driver *d, uint32_t s)

@@ -8,22 +8,26 @@
 
 #include "model/model.h"
 
-enum { DRIVER_SEQS = 64 };
+enum { DRIVER_SEQS = 256 };
 
 struct driver;
 
 struct driver_options {
     const char *path;
     enum model_dtype dtype;
+    enum model_device device;                        /* 0: the CPU  */
     uint32_t max_model_len, n_threads, block_tokens; /* 0: 0, 0, 16 */
     uint32_t max_tokens, max_rows, max_outputs;      /* of a step   */
     uint32_t n_blocks;                               /* 0: enough for DRIVER_SEQS rows */
+    bool eager;                                      /* model_limits */
 };
 
 /* NULL and *e on failure. */
 struct driver *driver_open(const struct driver_options *o, struct err *e);
 void driver_close(struct driver *d);
 struct model *driver_model(struct driver *d);
+/* The plan of the last step. */
+const struct step_plan *driver_plan(const struct driver *d);
 
 /* Start sequence s from nothing. */
 void driver_reset(struct driver *d, uint32_t s);

@@ -149,7 +149,7 @@ TEST(flags_without_effect_are_accepted)
     struct srv_options o;
     struct err e = { 0 };
 
-    assert_ok(read_args(&o, ARGS("--gpu-memory-utilization", "0.9", "--enforce-eager", "m"), NULL, &e),
+    assert_ok(read_args(&o, ARGS("--swap-space", "4", "--trust-remote-code", "m"), NULL, &e),
               e);
     assert_int_equal(o.n_ignored, 2);
     assert_string_equal(o.model, "m");

@@ -1,0 +1,120 @@
+/* backend.c: see backend.h. */
+#include "model/backend.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "model/cpu/kernels.h"
+
+static const char plugin_name[] = "quire_cuda.so";
+
+static enum err_code cpu_type(const struct model_options *opt, enum op_dtype *out, struct err *e)
+{
+    switch (opt->dtype) {
+    case MODEL_AUTO:
+        *out = cpu_has_bf16() ? OP_BF16 : OP_F32;
+        return ERR_OK;
+    case MODEL_FLOAT32:
+        *out = OP_F32;
+        return ERR_OK;
+    case MODEL_BFLOAT16:
+        *out = OP_BF16;
+        return ERR_OK;
+    case MODEL_FLOAT16:
+        break;
+    }
+    return err_set(e, ERR_INVALID,
+                   "dtype float16: the cpu backend computes in float32 or bfloat16");
+}
+
+static enum err_code open_cpu(struct ops *ops, const struct model_options *opt, struct err *e)
+{
+    enum op_dtype type = OP_F32;
+    enum err_code rc = cpu_type(opt, &type, e);
+    return rc ? rc : ops_cpu_open(ops, type, opt->n_threads, e);
+}
+
+/* The plugin beside the running program, or one folder above it. */
+static void find_plugin(char *path, size_t cap)
+{
+    char program[3072];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = '\0';
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(program, '/');
+        if (slash == NULL)
+            break;
+        *slash = '\0';
+        snprintf(path, cap, "%s/%s", program, plugin_name);
+        if (access(path, F_OK) == 0)
+            return;
+    }
+    snprintf(path, cap, "%s", plugin_name);
+}
+
+static enum err_code load_plugin(struct backend *b, const struct model_options *opt,
+                                 const struct model_plugin **out, struct err *e)
+{
+    char path[4096];
+    if (opt->plugin != NULL)
+        snprintf(path, sizeof path, "%s", opt->plugin);
+    else
+        find_plugin(path, sizeof path);
+    enum err_code rc = attn_plugin_open(&b->plugin, path, e);
+    if (rc == ERR_NOT_FOUND && opt->plugin == NULL)
+        return err_set(e, rc, "no CUDA backend beside this program (%s)", plugin_name);
+    if (rc)
+        return rc;
+    *out = attn_plugin_find(b->plugin, MODEL_ABI, "model");
+    if (*out == NULL)
+        return err_set(e, ERR_INVALID, "plugin: %.200s has no interface \"model\" of version %d",
+                       path, MODEL_ABI);
+    return ERR_OK;
+}
+
+static enum err_code open_cuda(struct backend *b, struct ops *ops,
+                               const struct model_options *opt, struct err *e)
+{
+    const struct model_plugin *device = NULL;
+    enum err_code rc = ERR_OK;
+    if (opt->dtype == MODEL_FLOAT32 || opt->dtype == MODEL_FLOAT16)
+        return err_set(e, ERR_INVALID, "dtype %s: the cuda backend computes in bfloat16",
+                       opt->dtype == MODEL_FLOAT32 ? "float32" : "float16");
+    rc = load_plugin(b, opt, &device, e);
+    if (rc == ERR_OK)
+        rc = device->open(ops, 0, e);
+    if (rc) {
+        attn_plugin_close(b->plugin);
+        b->plugin = NULL;
+    }
+    return rc;
+}
+
+enum err_code backend_open(struct backend *b, struct ops *ops, const struct model_options *opt,
+                           struct err *e)
+{
+    struct err why;
+    memset(b, 0, sizeof *b);
+    if (opt->device == MODEL_DEVICE_CPU)
+        return open_cpu(ops, opt, e);
+    if (opt->device == MODEL_DEVICE_CUDA) {
+        enum err_code rc = open_cuda(b, ops, opt, &why);
+        return rc ? err_set(e, rc, "device cuda: %s", why.message) : ERR_OK;
+    }
+    if (open_cuda(b, ops, opt, &why) == ERR_OK) {
+        snprintf(b->note, sizeof b->note, "computes on the GPU (--device auto)");
+        return ERR_OK;
+    }
+    snprintf(b->note, sizeof b->note, "computes on the CPU: %s", why.message);
+    return open_cpu(ops, opt, e);
+}
+
+void backend_close(struct backend *b, struct ops *ops)
+{
+    if (ops->close != NULL)
+        ops->close(ops->self);
+    attn_plugin_close(b->plugin);
+    memset(ops, 0, sizeof *ops);
+    b->plugin = NULL;
+}

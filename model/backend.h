@@ -1,0 +1,24 @@
+/* backend.h: which device a model computes on.
+ *
+ * Owns the plugin that a device backend came from.  The thread that opens the
+ * model. */
+#ifndef MODEL_BACKEND_H
+#define MODEL_BACKEND_H
+
+#include "attention/plugin.h"
+#include "model/ops.h"
+
+struct backend {
+    struct attn_plugin *plugin;      /* NULL on the CPU                    */
+    char note[ERR_MESSAGE_BYTES + 64]; /* why this backend; "" when asked for */
+};
+
+/* Open the operations that opt->device and opt->dtype ask for.  AUTO takes a
+ * GPU that can be used, else the CPU, and notes the reason; CUDA without one is
+ * the plugin's or the driver's error.  On failure nothing stays open. */
+MUST_USE enum err_code backend_open(struct backend *b, struct ops *ops,
+                                    const struct model_options *opt, struct err *e);
+/* Also after a failed open, or none (zeroed). */
+void backend_close(struct backend *b, struct ops *ops);
+
+#endif

@@ -1,0 +1,229 @@
+/* rows.cu: the kernels over rows: embedding, norms, activations, copies.
+ *
+ * A row's result depends on that row alone.  Norms sum in float32 in an order
+ * fixed by the width.  See ops_cuda.h. */
+#include "model/cuda/activate.cuh"
+#include "model/cuda/ops_cuda.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace
+{
+
+enum { THREADS = 256 };
+
+unsigned blocks_for(size_t n)
+{
+    size_t b = (n + THREADS - 1) / THREADS;
+    return (unsigned)(b < 65535 * 8 ? b : 65535 * 8);
+}
+
+template <typename F> __global__ void embed_rows(const F *table, const int32_t *token,
+                                                 uint32_t hidden, float scale, float *x)
+{
+    const F *from = table + (size_t)token[blockIdx.x] * hidden;
+    float *to = x + (size_t)blockIdx.x * hidden;
+    for (uint32_t i = threadIdx.x; i < hidden; i += blockDim.x)
+        to[i] = (float)from[i] * scale;
+}
+
+/* Sum over the block, the same in every thread. */
+__device__ float block_sum(float v)
+{
+    __shared__ float part[32];
+    for (int d = 16; d > 0; d /= 2)
+        v += __shfl_xor_sync(~0u, v, d);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : 0.0f;
+    for (int d = 16; d > 0; d /= 2)
+        v += __shfl_xor_sync(~0u, v, d);
+    __syncthreads();
+    return v;
+}
+
+template <typename F> __device__ float row_scale(const F *x, uint32_t width, float eps)
+{
+    float sum = 0.0f;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
+        sum += (float)x[i] * (float)x[i];
+    return 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
+}
+
+__global__ void norm_rows(const float *x, const float *w, float eps, uint32_t width,
+                          __nv_bfloat16 *out)
+{
+    x += (size_t)blockIdx.x * width;
+    out += (size_t)blockIdx.x * width;
+    float scale = w != NULL ? row_scale(x, width, eps) : 1.0f;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
+        out[i] = __float2bfloat16(w != NULL ? x[i] * scale * w[i] : x[i]);
+}
+
+__global__ void norm_add_rows(float *x, const float *y, const float *w, float eps, uint32_t width)
+{
+    x += (size_t)blockIdx.x * width;
+    y += (size_t)blockIdx.x * width;
+    float scale = row_scale(y, width, eps);
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
+        x[i] += y[i] * scale * w[i];
+}
+
+__global__ void norm_part_rows(__nv_bfloat16 *y, size_t ld, uint32_t width, const float *w,
+                               float eps)
+{
+    y += (size_t)blockIdx.x * ld;
+    float scale = row_scale(y, width, eps);
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
+        y[i] = __float2bfloat16((float)y[i] * scale * w[i]);
+}
+
+/* ---- activations ---- */
+
+/* Eight at a time where width is a multiple of eight. */
+struct alignas(16) eight {
+    __nv_bfloat16 v[8];
+};
+
+__global__ void glu_eight(const __nv_bfloat16 *both, uint32_t width, enum act_kind act,
+                          float limit, size_t n, __nv_bfloat16 *to, size_t to_ld)
+{
+    uint32_t wide = width / 8;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n * wide; i += (size_t)gridDim.x * blockDim.x) {
+        size_t row = i / wide, col = i % wide * 8;
+        const __nv_bfloat16 *from = both + row * 2 * width + col;
+        struct eight g = *(const struct eight *)from, u = *(const struct eight *)(from + width), r;
+        for (int k = 0; k < 8; k++)
+            r.v[k] = __float2bfloat16(activate((float)g.v[k], (float)u.v[k], act, limit));
+        *(struct eight *)(to + row * to_ld + col) = r;
+    }
+}
+
+__global__ void glu_one(const __nv_bfloat16 *both, uint32_t width, enum act_kind act, float limit,
+                        size_t n, __nv_bfloat16 *to, size_t to_ld)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n * width; i += (size_t)gridDim.x * blockDim.x) {
+        size_t row = i / width, col = i % width;
+        const __nv_bfloat16 *from = both + row * 2 * width + col;
+        to[row * to_ld + col] =
+            __float2bfloat16(activate((float)from[0], (float)from[width], act, limit));
+    }
+}
+
+/* ---- moving ---- */
+
+__global__ void copy_parts(const uint16_t *from, size_t from_ld, size_t from_part, uint16_t *to,
+                           size_t to_ld, size_t to_part, uint32_t n_parts, uint32_t width)
+{
+    from += blockIdx.x * from_ld;
+    to += blockIdx.x * to_ld;
+    for (uint32_t i = threadIdx.x; i < n_parts * width; i += blockDim.x) {
+        uint32_t part = i / width, at = i % width;
+        to[part * to_part + at] = from[part * from_part + at];
+    }
+}
+
+__global__ void gather_rows(const float *x, const uint32_t *row, uint32_t width, float *out)
+{
+    const float *from = x + (size_t)row[blockIdx.x] * width;
+    float *to = out + (size_t)blockIdx.x * width;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
+        to[i] = from[i];
+}
+
+__global__ void softcap_all(float *x, float cap, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (size_t)gridDim.x * blockDim.x)
+        x[i] = cap * tanhf(x[i] / cap);
+}
+
+__global__ void spread_table(const int32_t *from, uint32_t cols, int32_t *to, uint32_t to_cols)
+{
+    for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x)
+        to[(size_t)blockIdx.x * to_cols + i] = from[(size_t)blockIdx.x * cols + i];
+}
+
+} // namespace
+
+void rows_embed(struct cuda_ops *o, const void *table, enum st_dtype dtype, const int32_t *token,
+                uint32_t n, uint32_t hidden, float scale, float *x)
+{
+    if (dtype == ST_F32)
+        embed_rows<<<n, THREADS, 0, o->stream>>>((const float *)table, token, hidden, scale, x);
+    else if (dtype == ST_BF16)
+        embed_rows<<<n, THREADS, 0, o->stream>>>((const __nv_bfloat16 *)table, token, hidden,
+                                                 scale, x);
+    else
+        embed_rows<<<n, THREADS, 0, o->stream>>>((const __half *)table, token, hidden, scale, x);
+    check_launch(o, "embedding");
+}
+
+void rows_norm(struct cuda_ops *o, const float *x, const float *w, float eps, uint32_t n,
+               uint32_t width, void *out)
+{
+    norm_rows<<<n, THREADS, 0, o->stream>>>(x, w, eps, width, (__nv_bfloat16 *)out);
+    check_launch(o, "norm");
+}
+
+void rows_norm_add(struct cuda_ops *o, float *x, const float *y, const float *w, float eps,
+                   uint32_t n, uint32_t width)
+{
+    norm_add_rows<<<n, THREADS, 0, o->stream>>>(x, y, w, eps, width);
+    check_launch(o, "norm onto the residual");
+}
+
+void rows_norm_part(struct cuda_ops *o, void *y, size_t ld, uint32_t at, uint32_t width,
+                    const float *w, float eps, uint32_t n)
+{
+    norm_part_rows<<<n, THREADS, 0, o->stream>>>((__nv_bfloat16 *)y + at, ld, width, w, eps);
+    check_launch(o, "norm of a part");
+}
+
+void rows_glu(struct cuda_ops *o, const void *both, uint32_t width, enum act_kind act, float limit,
+              uint32_t n, void *to, size_t to_ld)
+{
+    const __nv_bfloat16 *from = (const __nv_bfloat16 *)both;
+    if (width % 8 == 0 && to_ld % 8 == 0 && (uintptr_t)to % 16 == 0)
+        glu_eight<<<blocks_for((size_t)n * width / 8), THREADS, 0, o->stream>>>(
+            from, width, act, limit, n, (__nv_bfloat16 *)to, to_ld);
+    else
+        glu_one<<<blocks_for((size_t)n * width), THREADS, 0, o->stream>>>(
+            from, width, act, limit, n, (__nv_bfloat16 *)to, to_ld);
+    check_launch(o, "activation");
+}
+
+void rows_copy_parts(struct cuda_ops *o, const void *from, size_t from_ld, size_t from_part,
+                     void *to, size_t to_ld, size_t to_part, uint32_t n, uint32_t n_parts,
+                     uint32_t width)
+{
+    copy_parts<<<n, THREADS, 0, o->stream>>>((const uint16_t *)from, from_ld, from_part,
+                                             (uint16_t *)to, to_ld, to_part, n_parts, width);
+    check_launch(o, "copying parts");
+}
+
+void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32_t n,
+                 uint32_t width, float *out)
+{
+    gather_rows<<<n, THREADS, 0, o->stream>>>(x, row, width, out);
+    check_launch(o, "gathering rows");
+}
+
+void rows_softcap(struct cuda_ops *o, float *x, float cap, size_t n)
+{
+    softcap_all<<<blocks_for(n), THREADS, 0, o->stream>>>(x, cap, n);
+    check_launch(o, "softcap");
+}
+
+void rows_spread_table(struct cuda_ops *o, const int32_t *from, uint32_t rows, uint32_t cols,
+                       int32_t *to, uint32_t to_cols)
+{
+    if (rows == 0 || cols == 0)
+        return;
+    spread_table<<<rows, THREADS, 0, o->stream>>>(from, cols, to, to_cols);
+    check_launch(o, "spreading a block table");
+}

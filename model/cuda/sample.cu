@@ -1,0 +1,458 @@
+/* sample.cu: from a row of logits to a token, one block a row, by the rules of
+ * sampling.h.
+ *
+ * Weights are e^((x - top) / temperature) by the host's own formula, operation
+ * for operation (this file is compiled without fused multiply-add), and never
+ * stored: each pass computes them again.  A filter finds its threshold by three
+ * passes of a radix search over the weights' bits, with masses in fixed point,
+ * so that no order of addition shows in a result.
+ * See ops_cuda.h. */
+#include "model/cuda/ops_cuda.h"
+
+#include <math.h>
+
+namespace
+{
+
+enum { THREADS = 1024, WARPS = THREADS / 32, BINS = 1024, DIGIT = 10, BITS = 30 };
+
+const float greedy_below = 1e-5f;
+const uint32_t in_prompt = 0x80000000u; /* a token's count: seen before the output */
+
+/* ---- scalar math, as on the host ---- */
+
+__device__ float host_exp(float x)
+{
+    const float top = 88.722839f, bottom = -87.336540f;
+    float y = x < bottom ? bottom : x;
+    y = y > top ? top : y;
+    float t = y * 1.44269504f + 12582912.0f;
+    float n = t - 12582912.0f;
+    float r = (y - n * 0.693145752f) - n * 1.42860677e-6f;
+    float p = 1.98412698e-4f;
+    p = p * r + 1.38888889e-3f;
+    p = p * r + 8.33333333e-3f;
+    p = p * r + 4.16666667e-2f;
+    p = p * r + 1.66666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    int32_t i = __float_as_int(t) - 0x4B400000, half = i >> 1;
+    float a = __int_as_float((half + 127) << 23);
+    float b = __int_as_float((i - half + 127) << 23);
+    float v = p * a * b;
+    v = x < bottom ? 0.0f : v;
+    return x > top ? __int_as_float(0x7F800000) : v;
+}
+
+__device__ double philox_unit(uint64_t seed, uint64_t position)
+{
+    uint32_t x0 = (uint32_t)position, x1 = (uint32_t)(position >> 32), x2 = 0, x3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < 10; i++) {
+        uint64_t a = (uint64_t)0xD2511F53u * x0, b = (uint64_t)0xCD9E8D57u * x2;
+        uint32_t y0 = (uint32_t)(b >> 32) ^ x1 ^ k0, y2 = (uint32_t)(a >> 32) ^ x3 ^ k1;
+        x1 = (uint32_t)b;
+        x3 = (uint32_t)a;
+        x0 = y0;
+        x2 = y2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (double)((uint64_t)x0 << 21 | x1 >> 11) * 0x1p-53;
+}
+
+/* ---- over the block ---- */
+
+struct shared {
+    unsigned long long bin[BINS];
+    unsigned long long scan[WARPS];
+    double sum[WARPS];
+    float top[WARPS];
+    int32_t id[WARPS];
+    unsigned long long found[3]; /* bin, what is above it, what is in it */
+    int32_t pick;
+};
+
+/* A logit and its id; larger first, then lower id. */
+struct best {
+    float x;
+    int32_t id;
+};
+
+__device__ bool ahead(struct best a, struct best b)
+{
+    return a.x > b.x || (a.x == b.x && a.id < b.id);
+}
+
+__device__ struct best block_best(struct shared *s, struct best b)
+{
+    for (int d = 16; d > 0; d /= 2) {
+        struct best o = {__shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d)};
+        b = ahead(o, b) ? o : b;
+    }
+    if (threadIdx.x % 32 == 0) {
+        s->top[threadIdx.x / 32] = b.x;
+        s->id[threadIdx.x / 32] = b.id;
+    }
+    __syncthreads();
+    b = {s->top[threadIdx.x % 32], s->id[threadIdx.x % 32]};
+    for (int d = 16; d > 0; d /= 2) {
+        struct best o = {__shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d)};
+        b = ahead(o, b) ? o : b;
+    }
+    __syncthreads();
+    return b;
+}
+
+__device__ double warp_sum(double v)
+{
+    for (int d = 16; d > 0; d /= 2)
+        v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
+/* The sum over the block in a fixed order, the same in every thread. */
+__device__ double block_sum(struct shared *s, double v)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0)
+        s->sum[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0;
+    for (int i = 0; i < WARPS; i++)
+        v += s->sum[i];
+    __syncthreads();
+    return v;
+}
+
+/* The largest of x; *finite: none is infinite or NaN. */
+__device__ struct best row_best(struct shared *s, const float *x, uint32_t vocab, int *finite)
+{
+    struct best b = {-INFINITY, INT32_MAX};
+    int ok = 1;
+    for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
+        struct best o = {x[i], (int32_t)i};
+        ok &= isfinite(o.x);
+        b = ahead(o, b) ? o : b;
+    }
+    *finite = __syncthreads_and(ok);
+    return block_best(s, b);
+}
+
+/* ---- filters ---- */
+
+/* The weights of a row, and the last one kept so far. */
+struct row {
+    const float *y;
+    uint32_t vocab;
+    float top, scale; /* 1 / temperature */
+    float last_w;
+    int32_t last_id;
+};
+
+__device__ float weight(const struct row *r, uint32_t i)
+{
+    return host_exp((r->y[i] - r->top) * r->scale);
+}
+
+__device__ bool kept(const struct row *r, float w, uint32_t id)
+{
+    return w > r->last_w || (w == r->last_w && (int32_t)id <= r->last_id);
+}
+
+/* A weight's share of 2^44; the vocabulary has fewer than 2^19 entries. */
+__device__ unsigned long long fixed_mass(float w)
+{
+    return (unsigned long long)((double)w * 0x1p44);
+}
+
+/* From the top bin downwards: the bin in which the running total reaches want
+ * (>= 1), what is above it, and what it holds. */
+__device__ void find_bin(struct shared *s, unsigned long long want)
+{
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    unsigned long long own = s->bin[BINS - 1 - threadIdx.x], sum = own, before = 0;
+    for (int d = 1; d < 32; d *= 2) {
+        unsigned long long up = __shfl_up_sync(~0u, sum, d);
+        sum += lane >= d ? up : 0;
+    }
+    if (lane == 31)
+        s->scan[warp] = sum;
+    __syncthreads();
+    for (uint32_t i = 0; i < warp; i++)
+        before += s->scan[i];
+    sum += before;
+    if (sum >= want && sum - own < want) {
+        s->found[0] = BINS - 1 - threadIdx.x;
+        s->found[1] = sum - own;
+        s->found[2] = own;
+    }
+    __syncthreads();
+}
+
+/* Add the kept weights whose leading bits are `prefix` to the bins of the next
+ * digit: their number, or their mass. */
+__device__ void fill_bins(struct shared *s, const struct row *r, bool by_mass, uint32_t prefix,
+                          int shift)
+{
+    s->bin[threadIdx.x] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < r->vocab; i += THREADS) {
+        float w = weight(r, i);
+        uint32_t bits = __float_as_uint(w);
+        if (kept(r, w, i) && bits >> (shift + DIGIT) == prefix)
+            atomicAdd(&s->bin[bits >> shift & (BINS - 1)], by_mass ? fixed_mass(w) : 1ull);
+    }
+    __syncthreads();
+}
+
+/* The id of the rank-th kept weight (from 1) that equals w, by id. */
+__device__ int32_t nth_equal(struct shared *s, const struct row *r, float w,
+                             unsigned long long rank)
+{
+    if (threadIdx.x == 0)
+        s->pick = INT32_MAX;
+    __syncthreads();
+    unsigned long long seen = 0;
+    for (uint32_t base = 0; base < r->vocab && seen < rank; base += THREADS) {
+        uint32_t i = base + threadIdx.x, warp = threadIdx.x / 32;
+        bool hit = i < r->vocab && weight(r, i) == w && kept(r, w, i);
+        uint32_t votes = __ballot_sync(~0u, hit);
+        if (threadIdx.x % 32 == 0)
+            s->scan[warp] = __popc(votes);
+        __syncthreads();
+        unsigned long long at = seen;
+        for (uint32_t k = 0; k < WARPS; k++) {
+            at += k < warp ? s->scan[k] : 0;
+            seen += s->scan[k];
+        }
+        at += __popc(votes & ((2u << threadIdx.x % 32) - 1));
+        if (hit && at == rank)
+            s->pick = (int32_t)i;
+        __syncthreads();
+    }
+    return s->pick;
+}
+
+/* Lower the last kept item to the top `count` (share 0), or to the fewest that
+ * hold `share` of the kept weight. */
+__device__ void tighten(struct shared *s, struct row *r, uint32_t count, double share)
+{
+    bool by_mass = count == 0;
+    unsigned long long want = count, total = 0;
+    uint32_t prefix = 0;
+    for (int shift = BITS - DIGIT; shift >= 0; shift -= DIGIT) {
+        fill_bins(s, r, by_mass, prefix, shift);
+        if (shift == BITS - DIGIT) {
+            for (int i = 0; i < BINS; i++)
+                total += s->bin[i];
+            if (by_mass)
+                want = (unsigned long long)ceil(share * (double)total);
+            else if (want >= total)
+                return;
+            want = want < 1 ? 1 : want > total ? total : want;
+        }
+        find_bin(s, want);
+        prefix = prefix << DIGIT | (uint32_t)s->found[0];
+        want -= s->found[1];
+        __syncthreads();
+    }
+    float w = __uint_as_float(prefix);
+    unsigned long long unit = by_mass ? fixed_mass(w) : 1;
+    unsigned long long equal = s->found[2] / unit, rank = (want + unit - 1) / unit;
+    int32_t id = rank >= equal ? INT32_MAX : nth_equal(s, r, w, rank);
+    if (w > r->last_w || id < r->last_id)
+        r->last_id = id;
+    r->last_w = w;
+    __syncthreads();
+}
+
+/* ---- choosing ---- */
+
+/* Each warp owns a stretch of ids; the one in which the running total passes
+ * the drawn point walks its stretch. */
+__device__ int32_t draw(struct shared *s, const struct row *r, const struct sample_row *p)
+{
+    float floor = p->min_p > 0 ? p->min_p : 0;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t each = (r->vocab + THREADS - 1) / THREADS * 32, begin = warp * each;
+    uint32_t end = begin + each < r->vocab ? begin + each : r->vocab;
+    double own = 0, total = 0, before = 0;
+    for (uint32_t i = begin + lane; i < end; i += 32) {
+        float w = weight(r, i);
+        own += kept(r, w, i) && w >= floor ? (double)w : 0.0;
+    }
+    own = warp_sum(own);
+    if (lane == 0)
+        s->sum[warp] = own;
+    if (threadIdx.x == 0)
+        s->pick = -1;
+    __syncthreads();
+    int crossing = -1;
+    for (int k = 0; k < WARPS; k++)
+        total += s->sum[k];
+    double u = philox_unit(p->seed, p->n_history) * total, at = 0;
+    for (int k = 0; k < WARPS; k++) {
+        bool holds = s->sum[k] > 0;
+        if (holds && (crossing < 0 || at <= u)) {
+            crossing = k;
+            before = at;
+        }
+        at += s->sum[k];
+    }
+    if ((int)warp == crossing) {
+        int32_t pick = -1;
+        bool done = false;
+        for (uint32_t base = begin; base < end && !done; base += 32) {
+            uint32_t i = base + lane;
+            float w = i < end ? weight(r, i) : 0.0f;
+            bool in = i < end && w > 0 && kept(r, w, i) && w >= floor;
+            double sum = in ? (double)w : 0.0;
+            for (int d = 1; d < 32; d *= 2) {
+                double up = __shfl_up_sync(~0u, sum, d);
+                sum += (int)lane >= d ? up : 0.0;
+            }
+            uint32_t could = __ballot_sync(~0u, in);
+            uint32_t past = __ballot_sync(~0u, in && before + sum > u);
+            if (could != 0)
+                pick = (int32_t)base + (past ? __ffs(past) - 1 : 31 - __clz(could));
+            done = past != 0;
+            before += __shfl_sync(~0u, sum, 31);
+        }
+        if (lane == 0)
+            s->pick = pick;
+    }
+    __syncthreads();
+    return s->pick;
+}
+
+__device__ int32_t choose(struct shared *s, const struct sample_row *p, const float *y,
+                          uint32_t vocab, struct best top)
+{
+    if (p->temperature < greedy_below || p->top_k == 1)
+        return top.id;
+    struct row r = {y, vocab, top.x, 1 / p->temperature, 0.0f, INT32_MAX};
+    if (p->top_k > 1 && (uint32_t)p->top_k < vocab)
+        tighten(s, &r, (uint32_t)p->top_k, 0);
+    if (p->top_p < 1)
+        tighten(s, &r, 0, p->top_p > 0 ? p->top_p : 0);
+    return draw(s, &r, p);
+}
+
+/* ---- what changes logits ---- */
+
+__device__ void edit(const struct sample_row *p, const float *x, uint32_t vocab, float *y,
+                     uint32_t *seen)
+{
+    for (uint32_t i = threadIdx.x; i < vocab; i += THREADS)
+        y[i] = x[i];
+    if (p->penalised)
+        for (uint32_t i = threadIdx.x; i < p->n_history; i += THREADS) {
+            uint32_t t = (uint32_t)p->history[i];
+            if (t < vocab && i < p->n_prompt)
+                atomicOr(&seen[t], in_prompt);
+            else if (t < vocab)
+                atomicAdd(&seen[t], 1);
+        }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < p->n_bias; i++)
+            if ((uint32_t)p->bias[i].token < vocab)
+                y[p->bias[i].token] += p->bias[i].bias;
+        for (uint32_t i = 0; i < p->n_stop; i++)
+            if ((uint32_t)p->stop[i] < vocab)
+                y[p->stop[i]] = -INFINITY;
+    }
+    __syncthreads();
+    if (!p->penalised)
+        return;
+    for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
+        uint32_t c = seen[i], n = c & ~in_prompt;
+        if (c == 0)
+            continue;
+        float v = y[i] > 0 ? y[i] / p->repetition : y[i] * p->repetition;
+        if (n > 0)
+            v -= p->frequency * (float)n + p->presence;
+        y[i] = v;
+        seen[i] = 0;
+    }
+    __syncthreads();
+}
+
+/* ---- logprobs ---- */
+
+/* Sum of e^(x - top): sixteen partial sums of every 256, like the host. */
+__device__ double exp_sum(struct shared *s, const float *x, uint32_t vocab, float top)
+{
+    double sum = 0;
+    uint32_t chunks = (vocab + 255) / 256;
+    for (uint32_t k = threadIdx.x; k < chunks * 16; k += THREADS) {
+        uint32_t at = k / 16 * 256 + k % 16;
+        float part = 0;
+        for (uint32_t i = 0; i < 16; i++, at += 16)
+            part += at < vocab ? host_exp(x[at] - top) : 0.0f;
+        sum += (double)part;
+    }
+    return block_sum(s, sum);
+}
+
+__device__ void report(struct shared *s, const struct sample_row *p, const float *x,
+                       uint32_t vocab, float top, int32_t token)
+{
+    float log_sum = top + (float)log(exp_sum(s, x, vocab, top));
+    struct best last = {INFINITY, -1};
+    if (threadIdx.x == 0)
+        p->out->logprob = x[token] - log_sum;
+    for (uint32_t k = 0; k < p->n_top; k++) {
+        struct best b = {-INFINITY, INT32_MAX};
+        for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
+            struct best o = {x[i], (int32_t)i};
+            b = ahead(last, o) && ahead(o, b) ? o : b;
+        }
+        last = block_best(s, b);
+        if (threadIdx.x == 0) {
+            p->top_token[k] = last.id;
+            p->top_logprob[k] = last.x - log_sum;
+        }
+    }
+}
+
+__global__ void __launch_bounds__(THREADS) sample_rows(const struct sample_row *rows,
+                                                       const float *logits,
+                                                       struct sample_scratch scratch,
+                                                       uint32_t vocab)
+{
+    __shared__ struct shared s;
+    const struct sample_row *p = &rows[blockIdx.x];
+    size_t at = (size_t)blockIdx.x * vocab;
+    const float *x = logits + at, *y = x;
+    int finite, unused;
+    if (p->out == NULL)
+        return;
+    struct best raw = row_best(&s, x, vocab, &finite), top = raw;
+    int32_t token = p->target;
+    if (!finite || (token >= 0 && (uint32_t)token >= vocab)) {
+        token = -1;
+    } else if (token < 0) {
+        if (p->penalised || p->n_bias > 0 || p->n_stop > 0) {
+            edit(p, x, vocab, scratch.edited + at, scratch.seen + at);
+            y = scratch.edited + at;
+            top = row_best(&s, y, vocab, &unused);
+        }
+        token = top.x > -INFINITY && top.x < INFINITY ? choose(&s, p, y, vocab, top) : -1;
+    }
+    if (threadIdx.x == 0)
+        *p->out = {token, token < 0, 0.0f};
+    if (token >= 0 && p->want_logprob)
+        report(&s, p, x, vocab, raw.x, token);
+}
+
+} // namespace
+
+cudaError_t sample_launch(const struct sample_row *rows, const float *logits,
+                          const struct sample_scratch *s, uint32_t n, uint32_t vocab,
+                          cudaStream_t stream)
+{
+    sample_rows<<<n, THREADS, 0, stream>>>(rows, logits, *s, vocab);
+    return cudaGetLastError();
+}

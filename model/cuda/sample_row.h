@@ -1,0 +1,41 @@
+/* sample_row.h: what the sampling kernel reads and writes for one output.
+ * Plain data, copied as it lies; pointers are the device's. */
+#ifndef MODEL_CUDA_SAMPLE_ROW_H
+#define MODEL_CUDA_SAMPLE_ROW_H
+
+#include <stdint.h>
+
+struct sample_out {
+    int32_t token, failed;
+    float logprob;
+};
+
+struct sample_bias {
+    int32_t token;
+    float bias;
+};
+
+/* A plan_output and its parameters; min_tokens is resolved: stop holds the ids
+ * to mask, or none. */
+struct sample_row {
+    struct sample_out *out; /* NULL: skip */
+    int32_t *top_token;     /* [n_top] */
+    float *top_logprob;     /* [n_top] */
+    const int32_t *history; /* [n_history] where penalties are on */
+    const struct sample_bias *bias;
+    const int32_t *stop;
+    uint64_t seed;
+    uint32_t n_top, n_history, n_prompt, n_bias, n_stop;
+    float temperature, top_p, min_p;
+    float repetition, presence, frequency;
+    int32_t top_k, target;
+    int32_t penalised, want_logprob;
+};
+
+/* [max_outputs, vocab] each; seen is zero between steps. */
+struct sample_scratch {
+    float *edited;
+    uint32_t *seen;
+};
+
+#endif

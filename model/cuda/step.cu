@@ -1,0 +1,347 @@
+/* step.cu: a step's arrays, to the device in one copy and back in one.
+ *
+ * The buffer has a part of fixed layout, whose addresses captured graphs hold,
+ * and behind it the block tables as narrow as the step's longest row; a kernel
+ * spreads those into tables of fixed width.  What penalties, biases and masks
+ * need goes into `lists`, copied only by steps that have any: nothing captured
+ * points there, for every sampling row carries its own pointers.
+ *
+ * Owns both mirrors and the results.  The engine's thread. */
+#include "model/cuda/ops_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+namespace
+{
+
+size_t take(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at = (here + bytes + 255) & ~(size_t)255;
+    return here;
+}
+
+struct step_layout lay_out(const struct ops_limits *lim)
+{
+    struct step_layout l = {};
+    l.sample = take(&l.total, lim->max_outputs * sizeof(struct sample_row));
+    l.output_row = take(&l.total, lim->max_outputs * 4ul);
+    l.cu = take(&l.total, lim->max_rows * 4ul + 4);
+    l.past = take(&l.total, lim->max_rows * 4ul);
+    l.token = take(&l.total, lim->max_tokens * 4ul);
+    for (uint32_t g = 0; g < lim->n_groups; g++)
+        l.slot[g] = take(&l.total, lim->max_tokens * 4ul);
+    l.table = l.total;
+    l.total += (size_t)lim->n_groups * lim->max_rows * lim->table_cols * 4;
+    return l;
+}
+
+/* Room for `bytes`; what was there is lost, and no step is under way. */
+enum err_code mirror_grow(struct mirror *m, size_t bytes, struct err *e)
+{
+    void *host = NULL, *device = NULL;
+    if (bytes <= m->bytes)
+        return ERR_OK;
+    enum err_code rc = cuda_result(cudaMallocHost(&host, bytes), "allocating pinned memory", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMalloc(&device, bytes), "allocating step memory", e);
+    if (rc != ERR_OK) {
+        cudaFreeHost(host);
+        return rc;
+    }
+    cudaFreeHost(m->host);
+    cudaFree(m->device);
+    *m = {(char *)host, (char *)device, bytes};
+    return ERR_OK;
+}
+
+void mirror_free(struct mirror *m)
+{
+    if (m->host != NULL)
+        cudaFreeHost(m->host);
+    cudaFree(m->device);
+    *m = {};
+}
+
+/* ---- sampling rows ---- */
+
+bool penalised(const struct sample_params *p)
+{
+    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+bool stops_masked(const struct plan_output *o)
+{
+    return o->n_history - o->n_prompt < o->params->min_tokens && o->params->n_stop_ids > 0;
+}
+
+uint32_t n_top_of(const struct plan_output *o, uint32_t vocab)
+{
+    int32_t n = o->params->n_logprobs;
+    return n <= 0 ? 0 : (uint32_t)n < vocab ? (uint32_t)n : vocab;
+}
+
+size_t list_bytes(const struct plan_output *o)
+{
+    const struct sample_params *p = o->params;
+    size_t n = p->n_bias * sizeof(struct sample_bias);
+    n += penalised(p) ? o->n_history * 4ul : 0;
+    return n + (stops_masked(o) ? p->n_stop_ids * 4ul : 0);
+}
+
+/* Append to the lists; where it will lie on the device. */
+const void *append(struct cuda_ops *o, size_t *at, const void *from, size_t bytes)
+{
+    if (bytes == 0)
+        return NULL;
+    memcpy(o->lists.host + *at, from, bytes);
+    const void *to = o->lists.device + *at;
+    *at += bytes;
+    return to;
+}
+
+void fill_sample(struct cuda_ops *o, const struct plan_output *p, struct sample_row *r,
+                 size_t *list)
+{
+    const struct sample_params *q = p->params;
+    r->seed = p->seed;
+    r->n_history = p->n_history;
+    r->n_prompt = p->n_prompt;
+    r->temperature = q->temperature;
+    r->top_p = q->top_p;
+    r->min_p = q->min_p;
+    r->repetition = q->repetition_penalty;
+    r->presence = q->presence_penalty;
+    r->frequency = q->frequency_penalty;
+    r->top_k = q->top_k;
+    r->target = p->target;
+    r->want_logprob = q->n_logprobs >= 0 || p->target >= 0;
+    if (p->target >= 0)
+        return;
+    r->penalised = penalised(q);
+    r->n_bias = q->n_bias;
+    r->n_stop = stops_masked(p) ? q->n_stop_ids : 0;
+    static_assert(sizeof(struct sample_bias) == sizeof(struct logit_bias), "copied as it lies");
+    r->bias = (const struct sample_bias *)append(o, list, q->bias, q->n_bias * sizeof *q->bias);
+    r->stop = (const int32_t *)append(o, list, q->stop_ids, r->n_stop * 4ul);
+    r->history = (const int32_t *)append(o, list, p->history,
+                                         r->penalised ? p->n_history * 4ul : 0);
+}
+
+enum err_code fill_samples(struct cuda_ops *o, const struct step_plan *p, uint32_t n,
+                           size_t *n_list, struct err *e)
+{
+    struct sample_row *row = (struct sample_row *)(o->step.host + o->at.sample);
+    size_t bytes = 0, tops = 0, first = o->lim.max_outputs * sizeof(struct sample_out);
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        bytes += list_bytes(&p->output[i]);
+        tops += n_top_of(&p->output[i], o->lim.vocab);
+    }
+    const size_t top_bytes = tops * (sizeof(int32_t) + sizeof(float)), n_tops = tops;
+    o->n_result_bytes = tops > 0 ? first + top_bytes : p->n_outputs * sizeof(struct sample_out);
+    enum err_code rc = mirror_grow(&o->lists, bytes, e);
+    if (rc == ERR_OK)
+        rc = mirror_grow(&o->results, first + top_bytes, e);
+    if (rc != ERR_OK)
+        return rc;
+    memset(row, 0, n * sizeof *row);
+    *n_list = tops = 0;
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        struct sampled *s = &o->sampled[i];
+        row[i].out = (struct sample_out *)o->results.device + i;
+        row[i].top_token = (int32_t *)(o->results.device + first) + tops;
+        row[i].top_logprob = (float *)(o->results.device + first) + n_tops + tops;
+        s->top_token = (int32_t *)(o->results.host + first) + tops;
+        s->top_logprob = (float *)(o->results.host + first) + n_tops + tops;
+        row[i].n_top = s->n_top = n_top_of(&p->output[i], o->lim.vocab);
+        tops += s->n_top;
+        fill_sample(o, &p->output[i], &row[i], n_list);
+    }
+    return ERR_OK;
+}
+
+/* ---- the plan ---- */
+
+void fill_ints(void *to, const int32_t *from, uint32_t n, uint32_t padded, int32_t rest)
+{
+    int32_t *p = (int32_t *)to;
+    memcpy(p, from, n * sizeof *p);
+    for (uint32_t i = n; i < padded; i++)
+        p[i] = rest;
+}
+
+void fill_plan(struct cuda_ops *o, const struct step_plan *p, const struct op_plan *s)
+{
+    char *h = o->step.host;
+    uint32_t *row = (uint32_t *)(h + o->at.output_row);
+    const int32_t none = 0;
+    fill_ints(h + o->at.token, p->token, p->n_tokens, s->n_tokens, 0);
+    fill_ints(h + o->at.cu, p->n_rows > 0 ? p->cu_seqlens : &none, p->n_rows + 1, s->n_rows + 1,
+              (int32_t)p->n_tokens);
+    fill_ints(h + o->at.past, p->past_seqlens, p->n_rows, s->n_rows, 0);
+    for (uint32_t i = 0; i < s->n_outputs; i++)
+        row[i] = i < p->n_outputs ? p->output[i].token : 0;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        fill_ints(h + o->at.slot[g], p->slot_mapping[g], p->n_tokens, s->n_tokens, -1);
+}
+
+/* The bytes behind the fixed part. */
+size_t fill_tables(struct cuda_ops *o, const struct step_plan *p)
+{
+    char *to = o->step.host + o->at.table;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        size_t bytes = (size_t)p->n_rows * p->table_cols[g] * 4;
+        memcpy(to, p->block_table[g], bytes);
+        to += bytes;
+    }
+    return (size_t)(to - o->step.host) - o->at.table;
+}
+
+void point(const struct cuda_ops *o, const struct step_plan *p, uint32_t pad, struct op_plan *s)
+{
+    const char *d = o->step.device;
+    memset(s, 0, sizeof *s);
+    s->token = (const int32_t *)(d + o->at.token);
+    s->cu_seqlens = (const int32_t *)(d + o->at.cu);
+    s->past_seqlens = (const int32_t *)(d + o->at.past);
+    s->output_row = (const uint32_t *)(d + o->at.output_row);
+    s->n_tokens = pad ? pad : p->n_tokens;
+    s->n_rows = pad ? pad : p->n_rows;
+    s->n_outputs = pad ? pad : p->n_outputs;
+    s->max_query_len = p->max_query_len;
+    s->max_kv_len = p->max_kv_len;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        s->slot_mapping[g] = (const int32_t *)(d + o->at.slot[g]);
+        s->block_table[g] = o->table[g];
+        s->table_cols[g] = o->lim.table_cols;
+    }
+}
+
+enum err_code check_plan(const struct cuda_ops *o, const struct step_plan *p, uint32_t pad,
+                         struct err *e)
+{
+    const struct ops_limits *lim = &o->lim;
+    if (p->n_groups != lim->n_groups)
+        return err_set(e, ERR_INVALID, "step plan: %u groups, expected %u", p->n_groups,
+                       lim->n_groups);
+    if (pad > lim->max_tokens || pad > lim->max_rows || pad > lim->max_outputs)
+        return err_set(e, ERR_LIMIT, "step plan: padded to %u", pad);
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        if (p->table_cols[g] > lim->table_cols)
+            return err_set(e, ERR_LIMIT, "step plan: block_table[%u] has %u columns, expected at "
+                           "most %u", g, p->table_cols[g], lim->table_cols);
+    return ERR_OK;
+}
+
+} // namespace
+
+uint64_t step_bytes(const struct ops_limits *lim)
+{
+    uint64_t tables = (uint64_t)lim->n_groups * lim->max_rows * lim->table_cols * 4;
+    uint64_t scratch = (uint64_t)lim->max_outputs * lim->vocab * 8;
+    return lay_out(lim).total + tables + scratch;
+}
+
+enum err_code step_start(struct cuda_ops *o, struct err *e)
+{
+    const struct ops_limits *lim = &o->lim;
+    size_t table = (size_t)lim->max_rows * lim->table_cols * 4;
+    size_t scratch = (size_t)lim->max_outputs * lim->vocab * 4;
+    o->at = lay_out(lim);
+    enum err_code rc = mirror_grow(&o->step, o->at.total, e);
+    for (uint32_t g = 0; rc == ERR_OK && g < lim->n_groups; g++) {
+        rc = cuda_result(cudaMalloc((void **)&o->table[g], table), "allocating block tables", e);
+        if (rc == ERR_OK)
+            rc = cuda_result(cudaMemset(o->table[g], 0xFF, table), "clearing block tables", e);
+    }
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMalloc((void **)&o->sample.edited, scratch), "sampling scratch", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMalloc((void **)&o->sample.seen, scratch), "sampling scratch", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMemset(o->sample.seen, 0, scratch), "sampling scratch", e);
+    if (rc == ERR_OK)
+        rc = mirror_grow(&o->results, lim->max_outputs * (sizeof(struct sample_out) + 256), e);
+    o->sampled = (struct sampled *)calloc(lim->max_outputs + 1ul, sizeof *o->sampled);
+    if (rc == ERR_OK && o->sampled == NULL)
+        rc = err_nomem(e, "results", lim->max_outputs * sizeof *o->sampled);
+    return rc;
+}
+
+enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t pad,
+                         struct op_plan *out, struct err *e)
+{
+    size_t n_list = 0;
+    enum err_code rc = check_plan(o, p, pad, e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaSetDevice(o->device), "selecting the device", e);
+    if (rc == ERR_OK && o->pending)
+        rc = cuda_result(cudaEventSynchronize(o->done), "waiting for the last step", e);
+    if (rc != ERR_OK)
+        return rc;
+    o->pending = false;
+    o->fault.code = ERR_OK;
+    o->n_outputs = p->n_outputs;
+    point(o, p, pad, out);
+    rc = fill_samples(o, p, out->n_outputs, &n_list, e);
+    if (rc != ERR_OK)
+        return rc;
+    fill_plan(o, p, out);
+    size_t bytes = o->at.table + fill_tables(o, p);
+    o->pending = true;
+    keep_fault(o, cudaMemcpyAsync(o->step.device, o->step.host, bytes, cudaMemcpyHostToDevice,
+                                  o->stream), "sending the plan");
+    if (n_list > 0)
+        keep_fault(o, cudaMemcpyAsync(o->lists.device, o->lists.host, n_list,
+                                      cudaMemcpyHostToDevice, o->stream), "sending lists");
+    const int32_t *table = (const int32_t *)(o->step.device + o->at.table);
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        rows_spread_table(o, table, p->n_rows, p->table_cols[g], o->table[g], o->lim.table_cols);
+        table += (size_t)p->n_rows * p->table_cols[g];
+    }
+    return ERR_OK;
+}
+
+enum err_code step_finish(struct cuda_ops *o, struct err *e)
+{
+    if (o->n_result_bytes > 0 && o->n_outputs > 0)
+        keep_fault(o, cudaMemcpyAsync(o->results.host, o->results.device, o->n_result_bytes,
+                                      cudaMemcpyDeviceToHost, o->stream), "fetching results");
+    keep_fault(o, cudaEventRecord(o->done, o->stream), "recording the step");
+    if (o->fault.code != ERR_OK && e != NULL)
+        *e = o->fault;
+    return o->fault.code;
+}
+
+enum err_code step_collect(struct cuda_ops *o, const struct sampled **out, struct err *e)
+{
+    const struct sample_out *r = (const struct sample_out *)o->results.host;
+    enum err_code rc = cuda_result(cudaEventSynchronize(o->done), "computing the step", e);
+    if (rc != ERR_OK)
+        return rc;
+    o->pending = false;
+    for (uint32_t i = 0; i < o->n_outputs; i++) {
+        struct sampled *s = &o->sampled[i];
+        s->token = r[i].token;
+        s->failed = r[i].failed != 0;
+        s->logprob = r[i].logprob;
+        if (s->failed)
+            s->n_top = 0;
+    }
+    if (out != NULL)
+        *out = o->sampled;
+    return ERR_OK;
+}
+
+void step_free(struct cuda_ops *o)
+{
+    mirror_free(&o->step);
+    mirror_free(&o->lists);
+    mirror_free(&o->results);
+    for (uint32_t g = 0; g < KV_GROUPS; g++)
+        cudaFree(o->table[g]);
+    cudaFree(o->sample.edited);
+    cudaFree(o->sample.seen);
+    free(o->sampled);
+}
