@@ -136,7 +136,7 @@ INLINE void load_keys_of(enum attn_dtype d, size_t element, const void *const *r
         for (int32_t c = 0; c < width; c += 8) {
             f8 r[8];
             for (int i = 0; i < 8; i++) {
-                r[i] = load8(d, at[i].at, scale + (scale ? c : 0));
+                r[i] = load8(d, at[i].at, scale != NULL ? scale + c : NULL);
                 at[i].at += at[i].step;
             }
             transpose8(r);
@@ -199,7 +199,7 @@ INLINE void load_values_of(enum attn_dtype d, size_t element, const void *const 
         float *to = v + (size_t)k * stride;
         int32_t c = 0;
         for (; c < width; c += 8, at.at += at.step)
-            store8(to + c, load8(d, at.at, scale + (scale ? c : 0)));
+            store8(to + c, load8(d, at.at, scale != NULL ? scale + c : NULL));
         for (; c < stride; c += 8)
             store8(to + c, (f8){ 0 });
     }

@@ -16,7 +16,7 @@
 #include "support/rng.h"
 #include "support/test.h"
 
-static uint32_t rounds = 40;
+static uint32_t rounds = 20;
 static uint64_t first_seed = 1;
 
 static struct attn *open_cpu(struct workers *w)
