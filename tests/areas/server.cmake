@@ -9,3 +9,5 @@ quire_test(http_test SOURCES unit/http_test.c
   LIBRARIES test_support server quire::cmocka LABELS unit property)
 quire_test(choice_test SOURCES unit/choice_test.c
   LIBRARIES test_support server quire::cmocka LABELS unit)
+quire_test(engine_fault_test SOURCES fault/engine_fault_test.c
+  LIBRARIES test_support server quire::cmocka LABELS fault threads)

@@ -1,0 +1,362 @@
+/* engine_fault_test.c: the engine thread over a model that fails, stalls or
+ * returns numbers that are none: every mail is answered, every sequence ends,
+ * the ledger is whole, and the next request is served.  The model is this file's
+ * own; run under the thread sanitizer as well. */
+#include "support/test.h"
+
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server/engine.h"
+
+/* ------------------------------------------------- a model of one number */
+
+enum { MAX_OUT = 256 };
+
+struct model {
+    struct model_info info;
+    struct sampled out[MAX_OUT];
+    uint32_t n_out;
+    _Atomic int fail_in;   /* steps until one fails; < 0: none      */
+    _Atomic bool not_finite;
+    _Atomic bool hold;     /* a step waits while this is set        */
+    _Atomic uint32_t n_steps;
+};
+
+const struct model_info *model_describe(const struct model *m)
+{
+    return &m->info;
+}
+
+enum err_code model_start(struct model *m, const struct model_limits *lim, struct err *e)
+{
+    (void)m;
+    (void)lim;
+    (void)e;
+    return ERR_OK;
+}
+
+enum err_code model_forward(struct model *m, const struct step_plan *plan, struct err *e)
+{
+    while (atomic_load(&m->hold))
+        usleep(1000);
+    atomic_fetch_add(&m->n_steps, 1);
+    if (atomic_load(&m->fail_in) >= 0 && atomic_fetch_sub(&m->fail_in, 1) == 0)
+        return err_set(e, ERR_GPU, "the device fell over at step %llu",
+                       (unsigned long long)plan->step);
+    m->n_out = plan->n_outputs;
+    assert_true(m->n_out <= MAX_OUT);
+    for (uint32_t i = 0; i < m->n_out; i++)
+        m->out[i] = (struct sampled){ .token = (int32_t)(plan->output[i].n_history % 100),
+                                      .failed = atomic_load(&m->not_finite) };
+    return ERR_OK;
+}
+
+enum err_code model_collect(struct model *m, uint64_t step, const struct sampled **out,
+                            struct err *e)
+{
+    (void)step;
+    (void)e;
+    *out = m->out;
+    return ERR_OK;
+}
+
+/* ------------------------------------------------------------- a client */
+
+struct world {
+    struct model model;
+    struct serving_metrics metrics;
+    struct srv_log log;
+    struct engine *engine;
+    sem_t events;
+    uint32_t n_tokens, n_done[FINISH_ERROR + 1], n_answers;
+    char message[ERR_MESSAGE_BYTES];
+};
+
+static void on_wake(void *ctx)
+{
+    sem_post(ctx);
+}
+
+static void open_world(struct world *w)
+{
+    struct kv_layer_desc layer = { KV_FULL, 0, 1, 8, 8 };
+    struct serving_metrics_config mc = { .model_name = "m", .max_model_len = 1024 };
+    struct engine_config c = {
+        .model = &w->model,
+        .pool = { .n_blocks = 64, .max_seqs = 8, .max_seq_tokens = 512, .max_chunk = 64,
+                  .prefix_caching = true },
+        .sched = { .max_num_seqs = 8, .max_num_batched_tokens = 64, .max_model_len = 512,
+                   .max_queued = 32, .max_partial_prefills = 1, .max_outputs = MAX_OUT },
+        .metrics = &w->metrics,
+        .log = &w->log,
+        .wake = on_wake,
+        .wake_ctx = &w->events,
+    };
+    struct err e = { 0 };
+
+    memset(w, 0, sizeof *w);
+    atomic_store(&w->model.fail_in, -1);
+    assert_ok(kv_layout_init(&w->model.info.layout, &layer, 1, 16, KV_F32, KV_F32, &e), e);
+    assert_ok(serving_metrics_init(&w->metrics, &mc, &e), e);
+    srv_log_init(&w->log, -1, SRV_ERROR + 1, 0);
+    sem_init(&w->events, 0, 0);
+    assert_ok(engine_create(&w->engine, &c, &e), e);
+}
+
+static void close_world(struct world *w)
+{
+    engine_destroy(w->engine);
+    serving_metrics_fini(&w->metrics);
+    sem_destroy(&w->events);
+}
+
+/* Take what the engine has sent so far. */
+static void take_events(struct world *w)
+{
+    for (struct engine_batch *b = engine_take(w->engine), *next; b; b = next) {
+        next = (struct engine_batch *)b->mail.next;
+        for (uint32_t i = 0; i < b->n; i++) {
+            const struct engine_event *ev = &b->event[i];
+            w->n_tokens += ev->kind == ENGINE_TOKEN;
+            w->n_answers += ev->kind == ENGINE_ANSWER;
+            if (ev->kind == ENGINE_DONE) {
+                w->n_done[ev->finish]++;
+                if (b->text[ev->message])
+                    strcpy(w->message, b->text + ev->message);
+            }
+        }
+        engine_give_back(w->engine, b);
+    }
+}
+
+static uint32_t all_done(const struct world *w)
+{
+    uint32_t n = 0;
+
+    for (int i = 0; i <= FINISH_ERROR; i++)
+        n += w->n_done[i];
+    return n;
+}
+
+/* Wait for so many answers and ended sequences, at most 20 s. */
+static void await(struct world *w, uint32_t n_answers, uint32_t n_done)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    for (take_events(w); w->n_answers < n_answers || all_done(w) < n_done; take_events(w))
+        if (sem_timedwait(&w->events, &until) != 0)
+            fail_msg("%u of %u answers, %u of %u ends", w->n_answers, n_answers, all_done(w), n_done);
+}
+
+static const int32_t prompt[40] = { 1, 2, 3 };
+static const struct sample_params params = { .n_logprobs = -1 };
+
+static struct sched_request request(req_id id, uint32_t max_tokens)
+{
+    return (struct sched_request){ .id = id, .prompt = prompt, .n_prompt = 40,
+                                   .max_tokens = max_tokens, .n = 1, .params = &params };
+}
+
+static void post(struct world *w, struct engine_submit *m, const struct sched_request *r, uint32_t n)
+{
+    struct err e = { 0 };
+
+    *m = (struct engine_submit){ .request = r, .n = n };
+    assert_ok(engine_post_submit(w->engine, m, &e), e);
+}
+
+/* The ledger is whole and nothing is held. */
+static void expect_idle(struct world *w)
+{
+    struct engine_query q = { .head = { .kind = ENGINE_QUERY } };
+
+    engine_post(w->engine, &q.head);
+    await(w, w->n_answers + 1, 0);
+    assert_int_equal(q.check, ERR_OK);
+    assert_int_equal(q.pool.n_held + q.pool.n_resting, 0);
+    assert_int_equal(q.sched.n_running + q.sched.n_waiting, 0);
+}
+
+/* ----------------------------------------------------------------- tests */
+
+TEST(a_request_runs_to_its_limit)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r = request(1, 30);
+
+    open_world(&w);
+    post(&w, &m, &r, 1);
+    await(&w, 1, 1);
+    assert_int_equal(m.rc, ERR_OK);
+    assert_int_equal(w.n_tokens, 30);
+    assert_int_equal(w.n_done[FINISH_LENGTH], 1);
+    expect_idle(&w);
+    close_world(&w);
+}
+
+TEST(a_failed_step_ends_its_requests_in_an_error_and_the_next_is_served)
+{
+    struct world w;
+    struct engine_submit m[3];
+    struct sched_request r[3] = { request(1, 30), request(2, 30), request(3, 5) };
+    struct engine_snapshot s;
+
+    open_world(&w);
+    atomic_store(&w.model.fail_in, 5);
+    post(&w, &m[0], &r[0], 2);
+    await(&w, 1, 2);
+    assert_int_equal(w.n_done[FINISH_ERROR], 2);
+    assert_contains(w.message, "the device fell over");
+    expect_idle(&w);
+    engine_snapshot(w.engine, &s);
+    assert_contains(s.fault, "the device fell over");
+    assert_int_equal(s.n_faults, 1);
+    post(&w, &m[2], &r[2], 1);
+    await(&w, 2, 3);
+    assert_int_equal(w.n_done[FINISH_LENGTH], 1);
+    expect_idle(&w);
+    engine_snapshot(w.engine, &s);
+    assert_string_equal(s.fault, "");
+    close_world(&w);
+}
+
+TEST(logits_that_are_no_numbers_end_in_an_error_never_a_token)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r = request(1, 30);
+
+    open_world(&w);
+    atomic_store(&w.model.not_finite, true);
+    post(&w, &m, &r, 1);
+    await(&w, 1, 1);
+    assert_int_equal(w.n_tokens, 0);
+    assert_int_equal(w.n_done[FINISH_ERROR], 1);
+    expect_idle(&w);
+    close_world(&w);
+}
+
+TEST(a_submission_is_all_or_nothing)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r[2] = { request(1, 5), request(2, 5) };
+
+    open_world(&w);
+    r[1].n_prompt = 0; /* refused */
+    post(&w, &m, r, 2);
+    await(&w, 1, 0);
+    assert_int_equal(m.rc, ERR_INVALID);
+    assert_int_equal(w.n_tokens, 0);
+    expect_idle(&w);
+    close_world(&w);
+}
+
+TEST(a_stuck_step_shows_and_a_cancel_comes_through_after_it)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r = request(1, 400);
+    struct engine_cancel c = { .head = { .kind = ENGINE_CANCEL }, .id = 1, .choice = -1 };
+    struct engine_snapshot s;
+
+    open_world(&w);
+    atomic_store(&w.model.hold, true);
+    post(&w, &m, &r, 1);
+    usleep(100000);
+    engine_snapshot(w.engine, &s);
+    assert_true(s.busy);
+    assert_true(srv_now_us() - s.progress_us > 50000);
+    engine_post(w.engine, &c.head);
+    atomic_store(&w.model.hold, false);
+    await(&w, 2, 1);
+    assert_int_equal(w.n_done[FINISH_CANCELLED], 1);
+    expect_idle(&w);
+    close_world(&w);
+}
+
+TEST(nobody_taking_events_stops_the_engine_not_the_memory)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r = request(1, 400);
+
+    open_world(&w);
+    post(&w, &m, &r, 1);
+    usleep(300000);
+    uint32_t steps = atomic_load(&w.model.n_steps);
+    assert_true(steps > 0 && steps < 50); /* as many as there are batches */
+    usleep(50000);
+    assert_int_equal(atomic_load(&w.model.n_steps), steps);
+    await(&w, 1, 1);
+    assert_int_equal(w.n_tokens, 400);
+    expect_idle(&w);
+    close_world(&w);
+}
+
+TEST(cancels_race_finishes)
+{
+    enum { N = 2000 };
+    struct world w;
+    static struct engine_submit m[N];
+    static struct engine_cancel c[N];
+    static struct sched_request r[N];
+    uint32_t posted = 0;
+
+    open_world(&w);
+    for (uint32_t i = 0; i < N; i++) {
+        r[i] = request(i + 1, 1 + i % 4);
+        post(&w, &m[i], &r[i], 1);
+        for (uint32_t k = 0; k < i % 3; k++)
+            take_events(&w);
+        c[i] = (struct engine_cancel){ .head = { .kind = ENGINE_CANCEL }, .id = i + 1,
+                                       .choice = i % 2 ? -1 : 0 };
+        engine_post(w.engine, &c[i].head);
+        posted += 2;
+        if (posted - w.n_answers > 40)
+            await(&w, posted - 10, 0);
+    }
+    await(&w, 2 * N, 0);
+    expect_idle(&w);
+    uint32_t refused = 0;
+    for (uint32_t i = 0; i < N; i++)
+        refused += m[i].rc != ERR_OK;
+    assert_int_equal(all_done(&w), N - refused);
+    close_world(&w);
+}
+
+TEST(destroyed_while_busy)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r[8];
+
+    for (uint32_t i = 0; i < 8; i++)
+        r[i] = request(i + 1, 400);
+    open_world(&w);
+    post(&w, &m, r, 8);
+    usleep(20000);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RUN(a_request_runs_to_its_limit),
+        RUN(a_failed_step_ends_its_requests_in_an_error_and_the_next_is_served),
+        RUN(logits_that_are_no_numbers_end_in_an_error_never_a_token),
+        RUN(a_submission_is_all_or_nothing),
+        RUN(a_stuck_step_shows_and_a_cancel_comes_through_after_it),
+        RUN(nobody_taking_events_stops_the_engine_not_the_memory),
+        RUN(cancels_race_finishes),
+        RUN(destroyed_while_busy),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
