@@ -9,7 +9,7 @@
  * units.
  * launch   persistent: one CTA of 384 threads a SM; items in turn; batch_size of at
  *          most WORK_SPAN
- * smem     Q 32 KiB, 2 stages of K and V of 64 KiB at 128 channels
+ * smem     2 x Q of 32 KiB, 2 stages of K and V of 64 KiB at 128 channels
  * bound    matrix units: 4 heads D pairs FLOP at 780 TFLOP/s
  *
  * Owns nothing.  Called by the backend, after the prologue, on its stream. */
@@ -28,15 +28,14 @@ template <int D> struct shape {
     enum {
         PANEL_BYTES = KEYS * 128,
         TILE_BYTES = D / PANEL * PANEL_BYTES, /* Q, K or V */
-        RING = TILE_BYTES,
-        DATA_BYTES = TILE_BYTES * (1 + 2 * STAGES),
+        DATA_BYTES = TILE_BYTES * (2 + 2 * STAGES), /* two of Q, then stages of K, V */
         SMEM_BYTES = 1024 + DATA_BYTES + sizeof(struct work_plan) + 128
     };
 };
 
 /* Barriers and notes between the warpgroups, in shared memory. */
 struct mailbox {
-    uint64_t full[STAGES], empty[STAGES], q_full, q_empty;
+    uint64_t full[STAGES], empty[STAGES], q_full[2], q_empty[2];
     uint32_t mapped[STAGES]; /* bit i: granule i has a block */
 };
 
@@ -162,40 +161,34 @@ __device__ __forceinline__ uint32_t bar(const uint64_t *b)
     return smem_address(b);
 }
 
+/* The n-th item of a CTA uses Q tile n % 2, for the (n / 2)-th time. */
 template <int D>
 __device__ __forceinline__ void feed(const struct attn_call &c, const struct item &w,
-                                     uint32_t data, struct mailbox *box, struct turn *t,
-                                     uint32_t q_phase)
+                                     uint32_t data, struct mailbox *box, struct turn *t, int nth)
 {
+    typedef shape<D> sh;
     struct prefill::stage_blocks<KEYS> now, next;
     now.look_up(c, w.table, w.end, w.pos0);
-    barrier_wait(bar(&box->q_empty), q_phase ^ 1);
-    copy_query<D>(c, w, data);
+    barrier_wait(bar(&box->q_empty[nth & 1]), (nth >> 1 & 1) ^ 1);
+    copy_query<D>(c, w, data + (nth & 1) * sh::TILE_BYTES);
+    barrier_arrive_copied(bar(&box->q_full[nth & 1]));
     for (int i = 0; i < w.n; i++) {
         int pos = w.pos0 + i * KEYS;
+        uint32_t to = data + sh::TILE_BYTES * (2 + 2 * t->stage);
         next.look_up(c, w.table, w.end, pos + KEYS);
         barrier_wait(bar(&box->empty[t->stage]), t->phase ^ 1);
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             box->mapped[t->stage] = now.mapped();
-        uint32_t to = data + shape<D>::TILE_BYTES * (1 + 2 * t->stage);
+            barrier_arrive(bar(&box->full[t->stage]));
+        }
         if (now.mapped() == 0xFF && pos >= w.begin && pos + KEYS <= w.end && c.head_size == D &&
             c.v_head_size == D)
             copy_whole<D>(c, w, now, to, pos);
         else
             copy_any<D>(c, w, now, to, pos);
-        copy_commit();
-        copy_wait<0>();
-        publish_to_matrix_units();
-        if (i == 0)
-            barrier_arrive(bar(&box->q_full));
-        barrier_arrive(bar(&box->full[t->stage]));
+        barrier_arrive_copied(bar(&box->full[t->stage]));
         t->next();
         now = next;
-    }
-    if (w.n == 0) {
-        copy_commit();
-        copy_wait<0>();
-        barrier_arrive(bar(&box->q_full));
     }
 }
 
@@ -335,24 +328,25 @@ __device__ __forceinline__ void give_turn(int group)
 template <typename M, int D>
 __device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
                                         uint32_t data, struct mailbox *box, struct turn *t,
-                                        uint32_t q_phase)
+                                        int nth)
 {
     typedef shape<D> sh;
     struct my_rows m;
     float o[D / 2], x[64], max[2], sum[2], shrink[2];
     int group = (threadIdx.x >> 7) - 1;
-    uint32_t q_tile = data + group * 64 * 128;
+    uint32_t q_tile = data + (nth & 1) * sh::TILE_BYTES + group * 64 * 128;
     find_rows(c, w, &m);
 #pragma unroll
     for (int i = 0; i < D / 2; i++)
         o[i] = 0.0f;
     max[0] = max[1] = ATTN_NO_MAX;
     sum[0] = sum[1] = 0.0f;
-    barrier_wait(bar(&box->q_full), q_phase);
+    barrier_wait(bar(&box->q_full[nth & 1]), nth >> 1 & 1);
     for (int i = 0; i < w.n; i++) {
-        uint32_t k_tile = data + sh::TILE_BYTES * (1 + 2 * t->stage);
+        uint32_t k_tile = data + sh::TILE_BYTES * (2 + 2 * t->stage);
         int pos = w.pos0 + i * KEYS;
         barrier_wait(bar(&box->full[t->stage]), t->phase);
+        publish_to_matrix_units();
         uint32_t mapped = box->mapped[t->stage];
         take_turn(group);
         products_begin();
@@ -391,7 +385,7 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
     }
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
-        barrier_arrive(bar(&box->q_empty));
+        barrier_arrive(bar(&box->q_empty[nth & 1]));
     store<D>(c, w, o, max, sum);
 }
 
@@ -408,16 +402,18 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *data = raw + (-smem_address(raw) & 1023);
     struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
     struct mailbox *box = (struct mailbox *)((uintptr_t)(plan + 1) + 7 & ~(uintptr_t)7);
-    uint32_t q_phase = 0;
+    int nth = 0;
     struct turn t = {0, 0};
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(bar(&box->full[i]), GROUP);
+            barrier_init(bar(&box->full[i]), GROUP + 1);
             barrier_init(bar(&box->empty[i]), 8);
         }
-        barrier_init(bar(&box->q_full), GROUP);
-        barrier_init(bar(&box->q_empty), 8);
+        for (int i = 0; i < 2; i++) {
+            barrier_init(bar(&box->q_full[i]), GROUP);
+            barrier_init(bar(&box->q_empty[i]), 8);
+        }
         publish_to_matrix_units();
     }
     plan_work<SHARE_PREFILL, THREADS>(c, plan, 0, 0, TILE);
@@ -425,19 +421,19 @@ __global__ void __launch_bounds__(THREADS, 1)
     wait_for_upstream();
     if (threadIdx.x < GROUP) {
         registers_down<40>();
-        for (int id = blockIdx.x; id < items; id += gridDim.x, q_phase ^= 1) {
+        for (int id = blockIdx.x; id < items; id += gridDim.x, nth++) {
             struct item w;
             find_item(c, plan, id, &w);
-            feed<D>(c, w, smem_address(data), box, &t, q_phase);
+            feed<D>(c, w, smem_address(data), box, &t, nth);
         }
     } else {
         registers_up<232>();
         if (threadIdx.x >= 2 * GROUP)
             give_turn(1); /* the first group begins */
-        for (int id = blockIdx.x; id < items; id += gridDim.x, q_phase ^= 1) {
+        for (int id = blockIdx.x; id < items; id += gridDim.x, nth++) {
             struct item w;
             find_item(c, plan, id, &w);
-            compute<M, D>(c, w, smem_address(data), box, &t, q_phase);
+            compute<M, D>(c, w, smem_address(data), box, &t, nth);
         }
     }
 #endif

@@ -12,7 +12,7 @@
 
 enum {
     PLAN_CHUNK_MIN = 256, /* keys; partial results then cost 3 % of bf16 reads */
-    PLAN_CHUNK_MAX = 4096,
+    PLAN_CHUNK_MAX = 2048,
     PLAN_CHUNKS = 16, /* at most, between the two */
     PLAN_GRANULE = 16, /* keys that share a block whatever its size */
     WORK_SPAN = 256    /* sequences that a CTA plans at once */

@@ -23,22 +23,19 @@ template <typename T> __device__ __forceinline__ float element(const void *p, in
     return to_float(((const T *)p)[i]);
 }
 
-/* Eight elements at p (16-byte aligned) to fp32. */
-template <typename T> __device__ __forceinline__ void read8(const T *p, float *x)
-{
-    uint4 raw = *(const uint4 *)p;
-    const T *t = (const T *)&raw;
-    for (int i = 0; i < 8; i++)
-        x[i] = to_float(t[i]);
-}
+/* A row is moved in pairs: lane l has elements 64 k + 2 l and the next, so that
+ * a warp reads 128 bytes in a row and no two lanes meet in a bank. */
+enum { EARLY = 4 }; /* pairs a lane that are read ahead: rows of up to 256 */
 
-template <typename T> __device__ __forceinline__ void write8(T *p, const float *x)
+struct early_row {
+    uint32_t pair[EARLY];
+};
+
+template <typename T>
+__device__ __forceinline__ void unpack(uint32_t pair, float *x)
 {
-    uint4 raw;
-    T *t = (T *)&raw;
-    for (int i = 0; i < 8; i++)
-        t[i] = from_float<T>(x[i]);
-    *(uint4 *)p = raw;
+    const T *t = (const T *)&pair;
+    *(float2 *)x = make_float2(to_float(t[0]), to_float(t[1]));
 }
 
 /* x, a head's row in shared memory: x * w / sqrt(mean(x^2) + epsilon). */
@@ -107,8 +104,8 @@ template <typename T> __device__ void write_q(const struct attn_call &c, float *
             ((float *)c.q)[at + i] = x[i];
     } else {
         T *q = (T *)c.q + at;
-        for (int i = lane * 8; i < c.head_size; i += 256)
-            write8<T>(q + i, x + i);
+        for (int i = lane * 2; i < c.head_size; i += 64)
+            *(uint32_t *)(q + i) = pack2<T>(x[i], x[i + 1]);
         for (int i = c.head_size + lane; i < c.q_width; i += 32)
             q[i] = from_float<T>(0.0f);
     }
@@ -124,19 +121,18 @@ __device__ void store_row(const struct attn_call &c, const float *x, void *cache
     int lane = threadIdx.x & 31;
     int64_t at = (slot * c.kv_heads + kv_head) * c.head_size;
     if (c.cache == CACHE_BF16 || c.cache == CACHE_F16) {
-        for (int i = lane * 8; i < c.head_size; i += 256)
-            write8<T>((T *)cache + at + i, x + i);
+        for (int i = lane * 2; i < c.head_size; i += 64)
+            *(uint32_t *)((T *)cache + at + i) = pack2<T>(x[i], x[i + 1]);
         return;
     }
-    for (int i = lane * 8; i < c.head_size; i += 256) {
-        uint2 raw;
-        uint8_t *code = (uint8_t *)&raw;
-        for (int k = 0; k < 8; k++) {
+    for (int i = lane * 2; i < c.head_size; i += 64) {
+        uint32_t code[2];
+        for (int k = 0; k < 2; k++) {
             float s = by_channel ? scale[(int64_t)kv_head * c.head_size + i + k] : scale[0];
             code[k] = c.cache == CACHE_INT8 ? (uint8_t)attn_float_int8(x[i + k], s)
                                             : attn_quant_e4m3(x[i + k], s);
         }
-        *(uint2 *)((uint8_t *)cache + at + i) = raw;
+        *(uint16_t *)((uint8_t *)cache + at + i) = (uint16_t)(code[0] | code[1] << 8);
     }
 }
 
@@ -170,16 +166,19 @@ template <typename T> __device__ const T *source_row(const struct attn_call &c, 
            (int64_t)head * c.head_size;
 }
 
-/* One head of a token, its row's first 256 elements already in flight. */
+/* One head of a token, its row's first elements already in flight. */
 template <typename T>
-__device__ void head(const struct attn_call &c, float *x, const T *from, uint4 early, int t,
-                     int part, int h, int64_t slot, int position)
+__device__ void head(const struct attn_call &c, float *x, const T *from,
+                     const struct early_row &early, int t, int part, int h, int64_t slot,
+                     int position)
 {
     int lane = threadIdx.x & 31;
-    if (lane * 8 < c.head_size)
-        read8<T>((const T *)&early, x + lane * 8);
-    for (int i = lane * 8 + 256; i < c.head_size; i += 256)
-        read8<T>(from + i, x + i);
+#pragma unroll
+    for (int k = 0; k < EARLY; k++)
+        if (k * 64 + lane * 2 < c.head_size)
+            unpack<T>(early.pair[k], x + k * 64 + lane * 2);
+    for (int i = EARLY * 64 + lane * 2; i < c.head_size; i += 64)
+        unpack<T>(*(const uint32_t *)(from + i), x + i);
     __syncwarp();
     const void *weight = part == 0 ? c.q_norm : c.k_norm;
     if (part < 2 && weight != NULL)
@@ -203,11 +202,18 @@ __device__ __forceinline__ int part_of(const struct attn_call &c, int i, int *h)
 }
 
 template <typename T>
-__device__ __forceinline__ uint4 start_row(const struct attn_call &c, int t, int i, const T **from)
+__device__ __forceinline__ struct early_row start_row(const struct attn_call &c, int t, int i,
+                                                      const T **from)
 {
     int h, part = part_of(c, i, &h), lane = threadIdx.x & 31;
+    struct early_row r;
     *from = source_row<T>(c, t, part, h);
-    return lane * 8 < c.head_size ? *(const uint4 *)(*from + lane * 8) : uint4();
+#pragma unroll
+    for (int k = 0; k < EARLY; k++)
+        r.pair[k] = k * 64 + lane * 2 < c.head_size
+                        ? *(const uint32_t *)(*from + k * 64 + lane * 2)
+                        : 0;
+    return r;
 }
 
 template <typename T>
@@ -230,14 +236,14 @@ __global__ void prologue(const __grid_constant__ struct attn_call c, int per_tok
     /* A row is on its way while the sequence is looked for, or the row before
      * it worked on. */
     const T *from, *next;
-    uint4 early = start_row<T>(c, t, i, &from);
+    struct early_row early = start_row<T>(c, t, i, &from);
     int b = token_sequence(c, t, &first, &past);
     int legacy = past + t - first;
     int position = b >= 0 && c.positions != NULL ? c.positions[t] : legacy;
     int64_t slot = b >= 0 && end > c.heads ? token_slot(c, t, b, legacy) : -1;
     for (; i < end; i++) {
         int h, part = part_of(c, i, &h);
-        uint4 later = i + 1 < end ? start_row<T>(c, t, i + 1, &next) : uint4();
+        struct early_row later = start_row<T>(c, t, min(i + 1, end - 1), &next);
         if (b >= 0 && (part == 0 || slot >= 0))
             head<T>(c, x, from, early, t, part, h, slot, position);
         else if (b < 0 && part == 0)

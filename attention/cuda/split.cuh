@@ -35,7 +35,7 @@ template <int KIND, int D, int ROWS> struct shape {
     enum {
         NARROW = tile::ELEMENT == 1,
         CTAS_PER_SM = D == 256   ? (NARROW ? (ROWS == 8 ? 3 : 2) : 1)
-                      : D == 128 ? (!NARROW ? 2 : ROWS == 8 ? 4 : 3)
+                      : D == 128 ? (ROWS == 16 ? 2 : NARROW ? 4 : 3)
                                  : 4,
         STAGE_BYTES = 2 * GRANULE * tile::ROW_BYTES,
         FIXED_BYTES = sizeof(struct work_plan) + WARPS * ROWS * 8 + 16,

@@ -21,6 +21,12 @@ __device__ __forceinline__ void barrier_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
+/* Arrives once the copies that this thread has started are done. */
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
+}
+
 /* Until the phase of this parity has completed. */
 __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
 {
@@ -34,7 +40,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
     } while (!done);
 }
 
-/* What this thread wrote to shared memory, before the matrix units read it. */
+/* What this thread wrote to shared memory, or knows to be written, before the
+ * matrix units read it. */
 __device__ __forceinline__ void publish_to_matrix_units(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -4,10 +4,29 @@ quire_test(cuda_attention_test
   SOURCES property/cuda_attention_test.c support/attn_world.c
   LIBRARIES test_support attention m
   LABELS gpu TIMEOUT 600)
+quire_test(cuda_model_test
+  SOURCES property/cuda_model_test.c
+  LIBRARIES model_driver test_support m
+  ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m
+  LABELS gpu TIMEOUT 600)
 quire_test(attention_bench NO_RUN
   SOURCES bench/attention_bench.c
   LIBRARIES attention m)
-get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
-if(TEST cuda_attention_test.${preset})
-  set_tests_properties(cuda_attention_test.${preset} PROPERTIES SKIP_RETURN_CODE 77)
+quire_runs_here(runs gpu)
+if(runs)
+  file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*)
+  quire_add_test(model_golden_cuda 300 gpu $<TARGET_FILE:model_golden> --backend cuda
+    ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
+  quire_add_test(model_conformance_cuda 600 gpu $<TARGET_FILE:model_conformance> --backend cuda
+    ${model_fixtures})
 endif()
+quire_test(cuda_planner_test
+  SOURCES unit/cuda_planner_test.c
+  LIBRARIES test_support attention
+  LABELS unit)
+get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
+foreach(name cuda_attention_test cuda_model_test model_golden_cuda model_conformance_cuda)
+  if(TEST ${name}.${preset})
+    set_tests_properties(${name}.${preset} PROPERTIES SKIP_RETURN_CODE 77)
+  endif()
+endforeach()
