@@ -6,6 +6,8 @@ quire_test(policy_test SOURCES unit/policy_test.c
   LIBRARIES test_support scheduler quire::cmocka LABELS unit)
 quire_test(sched_test SOURCES unit/sched_test.c
   LIBRARIES sched_world scheduler quire::cmocka LABELS unit)
+quire_test(sched_order_test SOURCES unit/sched_order_test.c
+  LIBRARIES sched_world scheduler quire::cmocka LABELS unit)
 quire_test(sched_property SOURCES property/sched_property.c
   LIBRARIES sched_world scheduler quire::cmocka LABELS property)
 quire_test(sched_alloc_test SOURCES fault/sched_alloc_test.c

@@ -243,6 +243,19 @@ enum err_code world_submit_simple(struct world *w, req_id id, uint64_t seed, uin
     return rc;
 }
 
+enum err_code world_submit_like(struct world *w, struct sched_request r, uint64_t seed,
+                                const struct sample_params *p, struct err *e)
+{
+    static const struct sample_params greedy = { .top_p = 1, .repetition_penalty = 1,
+                                                 .n_logprobs = -1 };
+    int32_t prompt[4096];
+    assert_true(r.n_prompt <= 4096);
+    for (uint32_t i = 0; i < r.n_prompt; i++)
+        prompt[i] = world_prompt_token(seed, i);
+    r.prompt = prompt;
+    return world_submit(w, &r, p != NULL ? p : &greedy, e);
+}
+
 void world_cancel(struct world *w, req_id id, int32_t choice)
 {
     bool live = w->req[id].used && w->req[id].n_live > 0 &&

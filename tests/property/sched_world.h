@@ -78,6 +78,9 @@ enum err_code world_submit(struct world *w, const struct sched_request *like,
 /* A request of n_prompt tokens drawn from seed and max_tokens, greedy. */
 enum err_code world_submit_simple(struct world *w, req_id id, uint64_t seed, uint32_t n_prompt,
                                   uint32_t max_tokens);
+/* r with a prompt of r.n_prompt tokens drawn from seed; params NULL: greedy. */
+enum err_code world_submit_like(struct world *w, struct sched_request r, uint64_t seed,
+                                const struct sample_params *p, struct err *e);
 void world_cancel(struct world *w, req_id id, int32_t choice);
 /* Forget an ended request's id. */
 void world_forget(struct world *w, req_id id);
