@@ -63,6 +63,45 @@ INLINE f8 select8(i8x32 mask, u8x32 a, u8x32 b)
     return (f8)((a & m) | (b & ~m));
 }
 
+#if defined(__F16C__)
+INLINE f8 load_f16(const char *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* Moved to where a half has them, sign, exponent and mantissa are the value
+ * times 2^-8, subnormals included; NaN is put in by hand. */
+INLINE f8 load_e4m3(const char *p)
+{
+    __m128i u = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    __m128i mag = _mm_and_si128(u, _mm_set1_epi16(0x7F));
+    __m128i nan = _mm_cmpeq_epi16(mag, _mm_set1_epi16(0x7F));
+    __m128i sign = _mm_slli_epi16(_mm_sub_epi16(u, mag), 8);
+    __m128i half = _mm_or_si128(sign, _mm_slli_epi16(mag, 7));
+    half = _mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7E00)));
+    return _mm256_cvtph_ps(half) * 0x1p8f;
+}
+#else
+INLINE f8 load_f16(const char *p)
+{
+    u8x32 u = WIDEN_U16(p), mag = u & 0x7FFF;
+    f8 x = (f8)(mag << 13) * 0x1p112f;
+    return (f8)((u8x32)select8((i8x32)mag >= 0x7C00, mag << 13 | 0x7F800000u, (u8x32)x) |
+                (u & 0x8000) << 16);
+}
+
+/* Exponent and mantissa, moved, are a float's but for the bias; subnormals
+ * count units of 2^-9. */
+INLINE f8 load_e4m3(const char *p)
+{
+    u8x32 u = WIDEN_U8(p), mag = u & 0x7F;
+    f8 x = (f8)((mag << 20) + (120u << 23));
+    x = select8((i8x32)mag < 8, (u8x32)(__builtin_convertvector((i8x32)mag, f8) * 0x1p-9f),
+                (u8x32)x);
+    return (f8)((u8x32)select8((i8x32)mag == 0x7F, mag | 0x7FC00000u, (u8x32)x) | (u & 0x80) << 24);
+}
+#endif
+
 INLINE f8 load8(enum attn_dtype d, const char *p, const float *scale)
 {
     f8 x, s;
@@ -70,26 +109,14 @@ INLINE f8 load8(enum attn_dtype d, const char *p, const float *scale)
         memcpy(&x, p, sizeof x);
         return x;
     }
-    if (d == ATTN_BF16 || d == ATTN_F16) {
-        u8x32 u = WIDEN_U16(p), mag;
-        if (d == ATTN_BF16)
-            return (f8)(u << 16);
-        mag = u & 0x7FFF;
-        x = (f8)(mag << 13) * 0x1p112f;
-        return (f8)((u8x32)select8((i8x32)mag >= 0x7C00, mag << 13 | 0x7F800000u, (u8x32)x) |
-                    (u & 0x8000) << 16);
-    }
+    if (d == ATTN_BF16)
+        return (f8)(WIDEN_U16(p) << 16);
+    if (d == ATTN_F16)
+        return load_f16(p);
     memcpy(&s, scale, sizeof s);
     if (d == ATTN_INT8)
         return __builtin_convertvector(WIDEN_S8(p), f8) * s;
-    /* e4m3: its exponent and mantissa, moved, are a float's but for the bias;
-     * subnormals count units of 2^-9. */
-    u8x32 u = WIDEN_U8(p), mag = u & 0x7F;
-    x = (f8)((mag << 20) + (120u << 23));
-    x = select8((i8x32)mag < 8, (u8x32)(__builtin_convertvector((i8x32)mag, f8) * 0x1p-9f),
-                (u8x32)x);
-    x = (f8)((u8x32)select8((i8x32)mag == 0x7F, mag | 0x7FC00000u, (u8x32)x) | (u & 0x80) << 24);
-    return x * s;
+    return load_e4m3(p) * s;
 }
 
 /* Columns of eight rows become rows of eight. */
