@@ -16,8 +16,12 @@
 #ifndef ATTENTION_CUDA_HOPPER_CUH
 #define ATTENTION_CUDA_HOPPER_CUH
 
-#include "attention/cuda/prefill.cuh"
+#include "attention/cuda/cache.cuh"
+#include "attention/cuda/epilogue.cuh"
+#include "attention/cuda/kernels.h"
+#include "attention/cuda/launch.cuh"
 #include "attention/cuda/wgmma.cuh"
+#include "attention/cuda/work.cuh"
 
 namespace hopper
 {
@@ -99,11 +103,17 @@ __device__ __forceinline__ void copy_query(const struct attn_call &c, const stru
     }
 }
 
+/* Lane i's part of a tile's table entries: granule i % 8. */
+__device__ __forceinline__ int look_up(const struct attn_call &c, const struct item &w, int pos)
+{
+    pos += (threadIdx.x & 7) * PLAN_GRANULE;
+    return pos < w.end ? granule_block(c, w.table, pos) : -1;
+}
+
 /* Rows of a tile by whole granules: every one inside, mapped and of full width. */
 template <int D>
 __device__ __forceinline__ void copy_whole(const struct attn_call &c, const struct item &w,
-                                           const struct prefill::stage_blocks<KEYS> &sb,
-                                           uint32_t to, int pos)
+                                           int blocks, uint32_t to, int pos)
 {
     enum { PIECES = D / 8, PER_PASS = GROUP / PIECES };
     int p = threadIdx.x % PIECES, r0 = threadIdx.x / PIECES;
@@ -115,7 +125,8 @@ __device__ __forceinline__ void copy_whole(const struct attn_call &c, const stru
 #pragma unroll
     for (int i = 0; i < KEYS / PER_PASS; i++) {
         int granule = i * PER_PASS / 16, in_granule = i * PER_PASS % 16 + r0;
-        uint32_t slot = ((uint32_t)sb.block[granule] << c.block_shift) +
+        uint32_t block = (uint32_t)__shfl_sync(0xffffffffu, blocks, granule);
+        uint32_t slot = (block << c.block_shift) +
                         (uint32_t)((pos + granule * 16) & in_block) + in_granule;
         uint64_t at = (uint64_t)slot * slot_bytes;
         copy16(to + i * PER_PASS * 128, k + at, 16);
@@ -126,15 +137,15 @@ __device__ __forceinline__ void copy_whole(const struct attn_call &c, const stru
 /* Rows of any tile; what is not there is zeroed. */
 template <int D>
 __device__ __forceinline__ void copy_any(const struct attn_call &c, const struct item &w,
-                                         const struct prefill::stage_blocks<KEYS> &sb,
-                                         uint32_t to, int pos)
+                                         int blocks, uint32_t to, int pos)
 {
     enum { PIECES = D / 8, PER_PASS = GROUP / PIECES };
     int p = threadIdx.x % PIECES, row_bytes = c.head_size * 2;
     bool k_real = p * 16 < row_bytes, v_real = p * 16 < c.v_head_size * 2;
 #pragma unroll
     for (int i = 0; i < KEYS / PER_PASS; i++) {
-        int r = i * PER_PASS + threadIdx.x / PIECES, block = sb.block[i * PER_PASS / 16];
+        int r = i * PER_PASS + threadIdx.x / PIECES;
+        int block = __shfl_sync(0xffffffffu, blocks, i * PER_PASS / 16);
         bool inside = block >= 0 && pos + r >= w.begin && pos + r < w.end;
         int64_t at = inside ? cache_offset(c, block, pos + r, w.kv_head, row_bytes) + p * 16 : 0;
         copy16(to + tile_at(r, p), (const char *)c.key_cache + (k_real ? at : 0),
@@ -167,21 +178,21 @@ __device__ __forceinline__ void feed(const struct attn_call &c, const struct ite
                                      uint32_t data, struct mailbox *box, struct turn *t, int nth)
 {
     typedef shape<D> sh;
-    struct prefill::stage_blocks<KEYS> now, next;
-    now.look_up(c, w.table, w.end, w.pos0);
+    int now = look_up(c, w, w.pos0);
     barrier_wait(bar(&box->q_empty[nth & 1]), (nth >> 1 & 1) ^ 1);
     copy_query<D>(c, w, data + (nth & 1) * sh::TILE_BYTES);
     barrier_arrive_copied(bar(&box->q_full[nth & 1]));
     for (int i = 0; i < w.n; i++) {
         int pos = w.pos0 + i * KEYS;
         uint32_t to = data + sh::TILE_BYTES * (2 + 2 * t->stage);
-        next.look_up(c, w.table, w.end, pos + KEYS);
+        int next = look_up(c, w, pos + KEYS);
+        uint32_t mapped = __ballot_sync(0xffffffffu, now >= 0) & 0xFF;
         barrier_wait(bar(&box->empty[t->stage]), t->phase ^ 1);
         if (threadIdx.x == 0) {
-            box->mapped[t->stage] = now.mapped();
+            box->mapped[t->stage] = mapped;
             barrier_arrive(bar(&box->full[t->stage]));
         }
-        if (now.mapped() == 0xFF && pos >= w.begin && pos + KEYS <= w.end && c.head_size == D &&
+        if (mapped == 0xFF && pos >= w.begin && pos + KEYS <= w.end && c.head_size == D &&
             c.v_head_size == D)
             copy_whole<D>(c, w, now, to, pos);
         else
@@ -242,27 +253,29 @@ __device__ __forceinline__ void mask(const struct attn_call &c, const struct ite
     }
 }
 
-/* Scores to weights; returns by how much O shrinks. */
-__device__ __forceinline__ void weigh(float (&x)[64], float max[2], float sum[2], float shrink[2])
+/* Scores, in units of 1 / factor of a power of two, to weights; returns by how
+ * much O shrinks. */
+__device__ __forceinline__ void weigh(float (&x)[64], float factor, float max[2], float sum[2],
+                                      float shrink[2])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float top = max[r];
+        float top = -INFINITY, part = 0.0f;
 #pragma unroll
         for (int i = 0; i < 16; i++)
             top = fmaxf(top, fmaxf(x[i * 4 + r * 2], x[i * 4 + r * 2 + 1]));
-        top = quad_max(top);
+        top = fmaxf(max[r], quad_max(top) * factor);
         shrink[r] = exp2_approx(max[r] - top);
         max[r] = top;
-        sum[r] *= shrink[r];
 #pragma unroll
         for (int i = 0; i < 16; i++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float *v = &x[i * 4 + r * 2 + e];
-                *v = exp2_approx(*v - top);
-                sum[r] += *v;
+                *v = exp2_approx(fmaf(*v, factor, -top));
+                part += *v;
             }
+        sum[r] = sum[r] * shrink[r] + part;
     }
 }
 
@@ -342,6 +355,9 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
     max[0] = max[1] = ATTN_NO_MAX;
     sum[0] = sum[1] = 0.0f;
     barrier_wait(bar(&box->q_full[nth & 1]), nth >> 1 & 1);
+    /* Scaling rides on the exponential where nothing comes between. */
+    bool plain = c.softcap <= 0.0f && m.factor[0] > 0.0f;
+    int before = 0; /* stage whose V is still being read */
     for (int i = 0; i < w.n; i++) {
         uint32_t k_tile = data + sh::TILE_BYTES * (2 + 2 * t->stage);
         int pos = w.pos0 + i * KEYS;
@@ -353,36 +369,41 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         start_scores<M, D>(x, q_tile, k_tile);
         products_commit();
         give_turn(group);
+        if (i > 0) {
+            products_wait<1>();
+            if ((threadIdx.x & 31) == 0)
+                barrier_arrive(bar(&box->empty[before]));
+        }
         products_wait<0>();
         pin(x);
-        if (c.softcap > 0.0f) {
+        pin(o);
+        if (!plain) {
 #pragma unroll
             for (int k = 0; k < 16; k++)
                 scale_scores(c, m.factor, &x[k * 4]);
-        } else {
-#pragma unroll
-            for (int k = 0; k < 64; k++)
-                x[k] *= m.factor[0];
         }
         mask(c, w, m, mapped, pos, x);
-        weigh(x, max, sum, shrink);
-#pragma unroll
-        for (int k = 0; k < D / 2; k++)
-            o[k] *= shrink[(k >> 1) & 1];
+        weigh(x, plain ? m.factor[0] : 1.0f, max, sum, shrink);
         uint32_t p[KEYS / 16][4];
 #pragma unroll
         for (int k = 0; k < KEYS / 4; k++)
             p[k >> 2][k & 3] = pack2<M>(x[k * 2], x[k * 2 + 1]);
+        if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+            for (int k = 0; k < D / 2; k++)
+                o[k] *= shrink[(k >> 1) & 1];
+        }
         pin(o);
         products_begin();
         start_output<M, D>(o, p, k_tile + sh::TILE_BYTES);
         products_commit();
-        products_wait<0>();
-        pin(o);
-        if ((threadIdx.x & 31) == 0)
-            barrier_arrive(bar(&box->empty[t->stage]));
+        before = t->stage;
         t->next();
     }
+    products_wait<0>();
+    pin(o);
+    if (w.n > 0 && (threadIdx.x & 31) == 0)
+        barrier_arrive(bar(&box->empty[before]));
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
         barrier_arrive(bar(&box->q_empty[nth & 1]));

@@ -127,12 +127,12 @@ __device__ __forceinline__ void fetch_query(const struct attn_call &c, const str
 template <int KEYS> struct stage_blocks {
     int block[KEYS / 16];
 
-    __device__ __forceinline__ void look_up(const struct attn_call &c, const int32_t *table,
-                                            int end, int pos)
+    __device__ __forceinline__ void look_up(const struct attn_call &c, const struct item &w,
+                                            int pos)
     {
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++)
-            block[i] = pos + i * 16 < end ? granule_block(c, table, pos + i * 16) : -1;
+            block[i] = pos + i * 16 < w.end ? granule_block(c, w.table, pos + i * 16) : -1;
     }
 
     /* Bit i: granule i is mapped. */
@@ -368,12 +368,12 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
                 c.scale * 1.4426950408889634f * (c.q_form == Q_HALF ? c.q_factor[at] : 1.0f);
         }
     }
-    now.look_up(c, w.table, w.end, pos0);
+    now.look_up(c, w, pos0);
     fetch_query<KIND, D>(c, w, q_tile);
     if (n > 0)
         fetch_stage<KIND, D>(c, w, now, ring, pos0);
     copy_commit();
-    next.look_up(c, w.table, w.end, pos0 + sh::KEYS);
+    next.look_up(c, w, pos0 + sh::KEYS);
     for (int i = 0; i < n; i++) {
         int pos = pos0 + i * sh::KEYS;
         copy_wait<0>();
@@ -383,7 +383,7 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
             fetch_stage<KIND, D>(c, w, next, ring + (~i & 1) * sh::STAGE_BYTES, pos + sh::KEYS);
         copy_commit();
         now = next;
-        next.look_up(c, w.table, w.end, pos + 2 * sh::KEYS);
+        next.look_up(c, w, pos + 2 * sh::KEYS);
 #pragma unroll 1
         for (int half = 0; half < sh::HALVES; half++) {
             int at = pos + half * HALF;

@@ -52,16 +52,56 @@ __device__ void norm_row(const struct attn_call &c, float *x, const void *weight
     __syncwarp();
 }
 
-template <typename T> __device__ void rotate_row(const struct attn_call &c, float *x, int position)
+/* This lane's share of a row of cos and sin: pairs lane + 32 k. */
+enum { ANGLES = 4 }; /* rotary_dim up to 256; beyond, they are read again */
+
+struct angles {
+    float cos_[ANGLES], sin_[ANGLES];
+};
+
+template <typename T>
+__device__ __forceinline__ void read_angle(const struct attn_call &c, int position, int i,
+                                           float *cos_, float *sin_)
 {
-    int half = c.rotary_dim / 2;
     int row = min(max(position, 0), c.rotary_rows - 1);
-    for (int i = threadIdx.x & 31; i < half; i += 32) {
-        int a, b;
-        attn_rope_channels(i, c.rotary_dim, c.rotary_interleaved, &a, &b);
-        float *xa = x + c.rotary_offset + a, *xb = x + c.rotary_offset + b;
-        attn_rope_pair(xa, xb, element<T>(c.cos_cache, (int64_t)row * half + i),
-                       element<T>(c.sin_cache, (int64_t)row * half + i));
+    int64_t at = (int64_t)row * (c.rotary_dim / 2) + i;
+    *cos_ = element<T>(c.cos_cache, at);
+    *sin_ = element<T>(c.sin_cache, at);
+}
+
+template <typename T>
+__device__ __forceinline__ struct angles read_angles(const struct attn_call &c, int position)
+{
+    int lane = threadIdx.x & 31;
+    struct angles a = {};
+#pragma unroll
+    for (int k = 0; k < ANGLES; k++)
+        if (lane + 32 * k < c.rotary_dim / 2)
+            read_angle<T>(c, position, lane + 32 * k, &a.cos_[k], &a.sin_[k]);
+    return a;
+}
+
+__device__ __forceinline__ void rotate_pair(const struct attn_call &c, float *x, int i,
+                                            float cos_, float sin_)
+{
+    int a, b;
+    attn_rope_channels(i, c.rotary_dim, c.rotary_interleaved, &a, &b);
+    attn_rope_pair(x + c.rotary_offset + a, x + c.rotary_offset + b, cos_, sin_);
+}
+
+template <typename T>
+__device__ __forceinline__ void rotate_row(const struct attn_call &c, float *x,
+                                           const struct angles &angle, int position)
+{
+    int half = c.rotary_dim / 2, lane = threadIdx.x & 31;
+#pragma unroll
+    for (int k = 0; k < ANGLES; k++)
+        if (lane + 32 * k < half)
+            rotate_pair(c, x, lane + 32 * k, angle.cos_[k], angle.sin_[k]);
+    for (int i = lane + 32 * ANGLES; i < half; i += 32) {
+        float cos_, sin_;
+        read_angle<T>(c, position, i, &cos_, &sin_);
+        rotate_pair(c, x, i, cos_, sin_);
     }
     __syncwarp();
 }
@@ -169,8 +209,8 @@ template <typename T> __device__ const T *source_row(const struct attn_call &c, 
 /* One head of a token, its row's first elements already in flight. */
 template <typename T>
 __device__ void head(const struct attn_call &c, float *x, const T *from,
-                     const struct early_row &early, int t, int part, int h, int64_t slot,
-                     int position)
+                     const struct early_row &early, const struct angles &angle, int t, int part,
+                     int h, int64_t slot, int position)
 {
     int lane = threadIdx.x & 31;
 #pragma unroll
@@ -184,7 +224,7 @@ __device__ void head(const struct attn_call &c, float *x, const T *from,
     if (part < 2 && weight != NULL)
         norm_row<T>(c, x, weight);
     if (part < 2 && c.rotary_dim > 0)
-        rotate_row<T>(c, x, position);
+        rotate_row<T>(c, x, angle, position);
     if (part == 0)
         write_q<T>(c, x, t, h);
     else
@@ -196,8 +236,8 @@ __device__ void head(const struct attn_call &c, float *x, const T *from,
 /* Head i of the token's Q, K and V heads in turn: which of the three, and which. */
 __device__ __forceinline__ int part_of(const struct attn_call &c, int i, int *h)
 {
-    int part = i < c.heads ? 0 : 1 + (i - c.heads) / c.kv_heads;
-    *h = part == 0 ? i : (i - c.heads) % c.kv_heads;
+    int part = i < c.heads ? 0 : i < c.heads + c.kv_heads ? 1 : 2;
+    *h = part == 0 ? i : part == 1 ? i - c.heads : i - c.heads - c.kv_heads;
     return part;
 }
 
@@ -241,11 +281,17 @@ __global__ void prologue(const __grid_constant__ struct attn_call c, int per_tok
     int legacy = past + t - first;
     int position = b >= 0 && c.positions != NULL ? c.positions[t] : legacy;
     int64_t slot = b >= 0 && end > c.heads ? token_slot(c, t, b, legacy) : -1;
+    struct angles angle = {};
+    if (c.rotary_dim > 0 && b >= 0)
+        angle = read_angles<T>(c, position);
     for (; i < end; i++) {
         int h, part = part_of(c, i, &h);
-        struct early_row later = start_row<T>(c, t, min(i + 1, end - 1), &next);
+        struct early_row later = early;
+        next = from;
+        if (i + 1 < end)
+            later = start_row<T>(c, t, i + 1, &next);
         if (b >= 0 && (part == 0 || slot >= 0))
-            head<T>(c, x, from, early, t, part, h, slot, position);
+            head<T>(c, x, from, early, angle, t, part, h, slot, position);
         else if (b < 0 && part == 0)
             zero_output<T>(c, t, h);
         early = later;
