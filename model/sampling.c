@@ -1,6 +1,6 @@
-/* sampling.c: see sampling.h.  Each filter finds a threshold in one pass over a
- * histogram of the weights' leading bits and a selection inside one bucket: no
- * sort of the vocabulary. */
+/* sampling.c: see sampling.h.  The vocabulary is never sorted: weights that no
+ * filter can keep are left out in one pass, and among the rest each filter finds
+ * its last item by a histogram and a selection inside one bucket. */
 #include "model/sampling.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "model/cpu/kernels.h"
 #include "model/philox.h"
 
-/* Buckets by sign, exponent and 4 bits of mantissa of a float in [0, 1]. */
+/* Buckets by exponent and 4 bits of mantissa of a float in [0, 1]. */
 enum { BUCKET_SHIFT = 19, BUCKETS = (0x3F800000 >> BUCKET_SHIFT) + 1 };
 
 static const float greedy_below = 1e-5f;
@@ -24,7 +24,8 @@ struct item {
 struct scratch {
     float *logit, *weight;  /* [vocab] */
     uint32_t *count;        /* [vocab], zero between rows */
-    struct item *item;      /* [vocab] */
+    struct item *candidate; /* [vocab], by id */
+    struct item *item;      /* [vocab], in selection's order */
     double mass[BUCKETS];
     uint32_t n[BUCKETS];
 };
@@ -46,13 +47,6 @@ struct sampler {
 static bool before(struct item a, struct item b)
 {
     return a.w != b.w ? a.w > b.w : a.id < b.id;
-}
-
-static uint32_t bucket_of(float w)
-{
-    uint32_t u;
-    memcpy(&u, &w, sizeof u);
-    return u >> BUCKET_SHIFT;
 }
 
 static void swap(struct item *a, struct item *b)
@@ -114,44 +108,71 @@ static bool kept(float w, int32_t id, struct item last)
     return w > last.w || (w == last.w && id <= last.id);
 }
 
-/* Lower `last` (the last item kept so far) to the top `count` items, or to the
- * fewest that hold `share` of the kept weight. */
-static struct item tighten(struct scratch *s, uint32_t vocab, struct item last, uint32_t count,
-                           double share)
+static uint32_t bucket_of(float w)
 {
-    double total = 0, want = 0, above = 0;
-    uint32_t n_above = 0, n = 0, b = BUCKETS;
+    uint32_t u;
+    memcpy(&u, &w, sizeof u);
+    return u >> BUCKET_SHIFT;
+}
+
+/* The last of the top `count` candidates, or of the fewest that hold a weight of
+ * `mass`, among those up to `last`: the bucket first, then the item in it. */
+static struct item tighten(struct scratch *s, uint32_t n_candidates, struct item last,
+                           uint32_t count, double mass)
+{
+    double above = 0;
+    uint32_t n_above = 0, n = 0, b = BUCKETS, total = 0;
     memset(s->n, 0, sizeof s->n);
     memset(s->mass, 0, sizeof s->mass);
-    for (uint32_t i = 0; i < vocab; i++) {
-        if (kept(s->weight[i], (int32_t)i, last)) {
-            uint32_t at = bucket_of(s->weight[i]);
+    for (uint32_t i = 0; i < n_candidates; i++) {
+        struct item c = s->candidate[i];
+        if (kept(c.w, c.id, last)) {
+            uint32_t at = bucket_of(c.w);
             s->n[at]++;
-            s->mass[at] += s->weight[i];
+            s->mass[at] += c.w;
+            total++;
         }
     }
-    for (uint32_t i = 0; i < BUCKETS; i++) {
-        total += s->mass[i];
-        n += s->n[i];
-    }
-    if (count >= n && count > 0)
+    if (total == 0 || count >= total)
         return last;
-    want = share * total;
     while (b > 0) {
         b--;
-        if (s->n[b] > 0 &&
-            (count > 0 ? n_above + s->n[b] >= count : above + s->mass[b] >= want))
+        if (s->n[b] > 0 && (count > 0 ? n_above + s->n[b] >= count : above + s->mass[b] >= mass))
             break;
         n_above += s->n[b];
         above += s->mass[b];
     }
-    n = 0;
+    for (uint32_t i = 0; i < n_candidates; i++) {
+        struct item c = s->candidate[i];
+        if (bucket_of(c.w) == b && kept(c.w, c.id, last))
+            s->item[n++] = c;
+    }
+    /* None: rounding kept the sum below the mass, and all of it is needed. */
+    return n == 0 ? last : select_item(s->item, n, count > 0 ? count - n_above : 0, mass - above);
+}
+
+/* A weight that at least `count` tokens reach, and few more. */
+static float weight_of_top(struct scratch *s, uint32_t vocab, uint32_t count)
+{
+    uint32_t sum = 0, b = BUCKETS, edge;
+    float w;
+    memset(s->n, 0, sizeof s->n);
     for (uint32_t i = 0; i < vocab; i++)
-        if (bucket_of(s->weight[i]) == b && kept(s->weight[i], (int32_t)i, last))
-            s->item[n++] = (struct item){ s->weight[i], (int32_t)i };
-    if (n == 0)
-        return last;
-    return select_item(s->item, n, count > 0 ? count - n_above : 0, want - above);
+        s->n[bucket_of(s->weight[i])]++;
+    while (b > 0 && sum < count)
+        sum += s->n[--b];
+    edge = b << BUCKET_SHIFT;
+    memcpy(&w, &edge, sizeof w);
+    return w;
+}
+
+static uint32_t collect(struct scratch *s, uint32_t vocab, float cut)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < vocab; i++)
+        if (s->weight[i] >= cut)
+            s->candidate[n++] = (struct item){ s->weight[i], (int32_t)i };
+    return n;
 }
 
 /* ---- what changes logits ---- */
@@ -219,20 +240,21 @@ static int32_t first_equal(const float *x, float v)
     return i;
 }
 
-static int32_t draw(struct scratch *s, const struct plan_output *o, uint32_t vocab,
+static int32_t draw(const struct scratch *s, uint32_t n, const struct plan_output *o,
                     struct item last)
 {
     double sum = 0, at = 0;
     float floor = o->params->min_p > 0 ? o->params->min_p : 0;
     int32_t pick = -1;
-    for (uint32_t i = 0; i < vocab; i++)
-        if (kept(s->weight[i], (int32_t)i, last) && s->weight[i] >= floor)
-            sum += s->weight[i];
+    for (uint32_t i = 0; i < n; i++)
+        if (kept(s->candidate[i].w, s->candidate[i].id, last) && s->candidate[i].w >= floor)
+            sum += s->candidate[i].w;
     double u = philox_unit(o->seed, o->n_history) * sum;
-    for (uint32_t i = 0; i < vocab; i++) {
-        if (s->weight[i] > 0 && kept(s->weight[i], (int32_t)i, last) && s->weight[i] >= floor) {
-            at += s->weight[i];
-            pick = (int32_t)i;
+    for (uint32_t i = 0; i < n; i++) {
+        struct item c = s->candidate[i];
+        if (c.w > 0 && c.w >= floor && kept(c.w, c.id, last)) {
+            at += c.w;
+            pick = c.id;
             if (at > u)
                 break;
         }
@@ -248,12 +270,24 @@ static int32_t choose(const struct sampler *sm, struct scratch *s, const struct 
     if (p->temperature < greedy_below || p->top_k == 1)
         return first_equal(y, top);
     struct item last = { 0, INT32_MAX };
-    sm->k->exp_sum(y, sm->vocab, top, 1 / p->temperature, s->weight);
-    if (p->top_k > 1 && (uint32_t)p->top_k < sm->vocab)
-        last = tighten(s, sm->vocab, last, (uint32_t)p->top_k, 0);
-    if (p->top_p < 1)
-        last = tighten(s, sm->vocab, last, 0, p->top_p > 0 ? p->top_p : 0);
-    return draw(s, o, sm->vocab, last);
+    double share = p->top_p < 1 ? (p->top_p > 0 ? p->top_p : 0) : 1;
+    double total = sm->k->exp_sum(y, sm->vocab, top, 1 / p->temperature, s->weight);
+    bool few = p->top_k > 1 && (uint32_t)p->top_k < sm->vocab;
+    /* What lies below the cut, all of it together, cannot matter. */
+    float cut = few         ? weight_of_top(s, sm->vocab, (uint32_t)p->top_k)
+                : share < 1 ? (float)((1 - share) * total / sm->vocab)
+                            : p->min_p;
+    uint32_t n = collect(s, sm->vocab, cut);
+    if (few) {
+        last = tighten(s, n, last, (uint32_t)p->top_k, 0);
+        total = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (kept(s->candidate[i].w, s->candidate[i].id, last))
+                total += s->candidate[i].w;
+    }
+    if (share < 1)
+        last = tighten(s, n, last, 0, share * total);
+    return draw(s, n, o, last);
 }
 
 /* ---- logprobs ---- */
@@ -395,7 +429,9 @@ enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_
         s->weight = malloc(vocab * sizeof *s->weight);
         s->count = calloc(vocab, sizeof *s->count);
         s->item = malloc(vocab * sizeof *s->item);
-        if (s->logit == NULL || s->weight == NULL || s->count == NULL || s->item == NULL)
+        s->candidate = malloc(vocab * sizeof *s->candidate);
+        if (s->logit == NULL || s->weight == NULL || s->count == NULL || s->item == NULL ||
+            s->candidate == NULL)
             goto fail;
     }
     *out = sm;
@@ -403,7 +439,7 @@ enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_
 
 fail:
     sampler_destroy(sm);
-    return err_nomem(e, "sampler scratch", (unsigned long long)n * vocab * 20);
+    return err_nomem(e, "sampler scratch", (unsigned long long)n * vocab * 28);
 }
 
 void sampler_destroy(struct sampler *sm)
@@ -415,6 +451,7 @@ void sampler_destroy(struct sampler *sm)
         free(sm->scratch[i].weight);
         free(sm->scratch[i].count);
         free(sm->scratch[i].item);
+        free(sm->scratch[i].candidate);
     }
     free(sm->scratch);
     free(sm->out);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "model/convert.h"
+#include "model/cpu/cores.h"
 #include "model/cpu/vmath.h"
 
 enum { ROW_WORK = 1 << 15 }; /* elements below which a fork costs more */
@@ -354,7 +355,7 @@ enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threa
     struct cpu_ops *o = calloc(1, sizeof *o);
     if (o == NULL)
         return err_nomem(e, "cpu backend", sizeof *o);
-    enum err_code rc = workers_create(&o->pool, n_threads, e);
+    enum err_code rc = workers_create(&o->pool, n_threads ? n_threads : cpu_physical_cores(), e);
     if (rc) {
         free(o);
         return rc;
