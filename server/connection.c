@@ -445,10 +445,11 @@ struct conn *conn_new(struct srv *srv)
     return c;
 }
 
-void conn_start(struct conn *c, bool local)
+void conn_start(struct conn *c, bool local, bool is_pipe)
 {
     c->u.handle.data = c;
     c->local = local;
+    c->is_pipe = is_pipe;
     begin_exchange(c);
     set_state(c, CONN_IDLE);
     if (uv_read_start(&c->u.stream, on_alloc, on_read) != 0)

@@ -60,7 +60,7 @@ struct conn {
     char *in; /* bytes not yet parsed, owned */
     size_t n_in, cap_in;
     bool read_paused, advancing, read_eof;
-    bool local; /* the peer is this machine */
+    bool local, is_pipe; /* the peer is this machine; by a Unix socket */
     struct json_out pending, in_flight; /* output waiting; output being written */
     size_t last_left;                   /* in_flight bytes at the last stall look */
     uv_write_t write;
@@ -72,7 +72,7 @@ struct conn {
 
 /* A stream handle that a listener just accepted into c->u; c is given. */
 struct conn *conn_new(struct srv *srv);
-void conn_start(struct conn *c, bool local);
+void conn_start(struct conn *c, bool local, bool is_pipe);
 
 /* Queue output; sent when the loop comes round (conn_flush_dirty). */
 void conn_write(struct conn *c, const char *data, size_t n);

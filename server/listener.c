@@ -74,7 +74,7 @@ static void on_connection(uv_stream_t *s, int status)
         uv_tcp_nodelay(&c->u.tcp, 1);
         uv_tcp_keepalive(&c->u.tcp, 1, TCP_KEEPALIVE_S);
     }
-    conn_start(c, l->is_pipe || is_loopback(&c->u.tcp));
+    conn_start(c, l->is_pipe || is_loopback(&c->u.tcp), l->is_pipe);
 }
 
 /* A socket file that nobody listens on any more is removed. */

@@ -107,6 +107,12 @@ static size_t most_ids(const struct srv *srv, const struct oai_request *r)
     return (size_t)srv->max_model_len * TOKENS_PER_CONTEXT;
 }
 
+/* The field that holds the prompt, for messages. */
+static const char *prompt_field(const struct oai_request *r)
+{
+    return r->kind == OAI_CHAT ? "messages" : "prompt";
+}
+
 static enum err_code encode_chat(struct prompt *p, const struct srv *srv,
                                  const struct oai_request *r, struct err *e)
 {
@@ -161,7 +167,7 @@ static void truncate_ids(struct token_list *l, const struct srv *srv, const stru
 static enum err_code check_length(const struct prompt *p, const struct srv *srv,
                                   const struct oai_request *r, struct err *e)
 {
-    const char *field = r->kind == OAI_CHAT ? "messages" : "prompt";
+    const char *field = prompt_field(r);
     uint32_t room = r->max_tokens > 0 ? 1 : 0;
 
     if (p->ids.n == 0)
@@ -206,6 +212,12 @@ static enum err_code read_all(struct prompt_set *s, const struct srv *srv, struc
     for (uint32_t i = 0; rc == ERR_OK && i < s->n; i++) {
         struct prompt *p = &s->prompt[i];
         rc = chat ? encode_chat(p, srv, r, e) : encode_prompt(p, srv, r, &r->prompt[i], e);
+        if (rc == ERR_LIMIT)
+            rc = err_set_param(e, ERR_LIMIT, prompt_field(r),
+                               "%s: more than %zu tokens; the context of %u tokens holds at most "
+                               "%u and a token of output",
+                               prompt_field(r), most_ids(srv, r), srv->max_model_len,
+                               srv->max_model_len - 1);
         if (rc != ERR_OK || r->kind == OAI_TOKENIZE)
             continue;
         truncate_ids(&p->ids, srv, r);

@@ -97,13 +97,35 @@ static bool has_key(const struct exchange *x, const struct srv_list *keys)
     return ok;
 }
 
+/* A program on this machine itself: not a browser page of another origin, not a
+ * name that was made to point here, not somebody behind a local proxy. */
+static bool is_local_program(const struct exchange *x)
+{
+    static const char *const relayed[] = { "origin", "forwarded", "x-forwarded-for", "x-real-ip" };
+    static const char *const names[] = { "localhost", "127.", "[::1]" };
+    size_t n;
+    const char *host;
+
+    if (!x->conn->local)
+        return false;
+    for (size_t i = 0; i < sizeof relayed / sizeof *relayed; i++)
+        if (http_field(x->http, relayed[i], &n))
+            return false;
+    host = http_field(x->http, "host", &n);
+    if (host == NULL || x->conn->is_pipe)
+        return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (n >= strlen(names[i]) && strncasecmp(host, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
 /* May this client call the route?  False: answered. */
 static bool pass_guard(struct srv *srv, struct exchange *x)
 {
     const struct srv_list *keys = x->route->guard == GUARD_API     ? &srv->opt.api_keys
                                   : x->route->guard == GUARD_ADMIN ? &srv->opt.admin_keys
                                                                    : NULL;
-    size_t n;
 
     if (keys && keys->n > 0) {
         if (has_key(x, keys))
@@ -113,8 +135,7 @@ static bool pass_guard(struct srv *srv, struct exchange *x)
                     "this endpoint needs a key: Authorization: Bearer KEY");
         return false;
     }
-    if (x->route->guard == GUARD_ADMIN &&
-        (!x->conn->local || http_field(x->http, "origin", &n) != NULL)) {
+    if (x->route->guard == GUARD_ADMIN && !is_local_program(x)) {
         reply_error(x, 403, NULL,
                     "without --admin-key, /admin answers programs on this machine only");
         return false;
