@@ -127,7 +127,10 @@ static enum err_code read_attention(struct model_config *c, const struct json_ob
     else if (c->head_dim % 8 != 0 || c->head_dim == 0)
         return err_set(e, ERR_INVALID, "%s: head size %u: expected a positive multiple of 8",
                        o->file, c->head_dim);
-    c->bias_qkv = (c->family->features & FAMILY_QKV_BIAS) != 0;
+    c->bias_qkv = (c->family->features & (FAMILY_QKV_BIAS | FAMILY_SINKS)) != 0;
+    c->rope_interleaved = (c->family->features & FAMILY_MLA) != 0;
+    if (c->family->features & FAMILY_MLA)
+        TRY(json_get_bool(o, "rope_interleave", &c->rope_interleaved, e));
     if (c->family->features & FAMILY_BIAS_KEYS) {
         TRY(json_get_bool(o, "attention_bias", &c->bias_qkv, e));
         c->bias_o = c->bias_qkv;
@@ -136,11 +139,41 @@ static enum err_code read_attention(struct model_config *c, const struct json_ob
     double softcap = 0, final = 0, scalar = c->head_dim;
     TRY(json_get_real(o, "attn_logit_softcapping", 0, 1e6, &softcap, e));
     TRY(json_get_real(o, "final_logit_softcapping", 0, 1e6, &final, e));
-    if (c->family->features & FAMILY_QUERY_SCALAR)
+    if (c->family->features & FAMILY_QUERY_SCALAR) {
+        scalar = 256;
         TRY(json_get_real(o, "query_pre_attn_scalar", 1e-3, 1e6, &scalar, e));
+    }
     c->attn_softcap = (float)softcap;
     c->final_softcap = (float)final;
     c->softmax_scale = (float)(1 / sqrt(scalar));
+    return ERR_OK;
+}
+
+/* Layers that do not rotate. */
+static enum err_code read_rope_layers(struct model_config *c, const struct json_object *o,
+                                      struct err *e)
+{
+    const cJSON *on = NULL;
+    if ((c->family->features & FAMILY_NO_ROPE_LAYERS) == 0)
+        return ERR_OK;
+    uint32_t interval = 4, i = 0;
+    TRY(json_get_uint(o, "no_rope_layer_interval", 1, 1 << 20, &interval, e));
+    TRY(json_get_array(o, "no_rope_layers", &on, e));
+    if (on == NULL) {
+        for (i = 0; i < c->n_layers; i++)
+            if ((i + 1) % interval == 0)
+                c->layer[i].rope = -1;
+        return ERR_OK;
+    }
+    if ((uint32_t)cJSON_GetArraySize(on) != c->n_layers)
+        return err_set(e, ERR_INVALID, "%s: no_rope_layers has %d entries, expected %u", o->file,
+                       cJSON_GetArraySize(on), c->n_layers);
+    for (const cJSON *v = on->child; v != NULL; v = v->next, i++) {
+        if (!cJSON_IsNumber(v) || (v->valuedouble != 0 && v->valuedouble != 1))
+            return err_set(e, ERR_INVALID, "%s: no_rope_layers[%u]: expected 0 or 1", o->file, i);
+        if (v->valuedouble == 0)
+            c->layer[i].rope = -1;
+    }
     return ERR_OK;
 }
 
@@ -172,7 +205,8 @@ static enum err_code read_windows(struct model_config *c, const struct json_obje
                                   struct err *e)
 {
     unsigned f = c->family->features;
-    uint32_t window = 0, pattern = 6, from = c->n_layers;
+    /* From which layer on use_sliding_window applies; MoE models ignore the key. */
+    uint32_t window = 0, pattern = 6, from = f & FAMILY_MOE ? 0 : 28;
     bool use = (f & FAMILY_WINDOW_SWITCH) == 0;
     const cJSON *types = NULL;
     TRY(json_get_uint(o, "sliding_window", 1, 1u << 31, &window, e));
@@ -180,44 +214,17 @@ static enum err_code read_windows(struct model_config *c, const struct json_obje
     if (types != NULL)
         return read_layer_types(c, o, types, window, e);
     TRY(json_get_bool(o, "use_sliding_window", &use, e));
-    TRY(json_get_uint(o, "max_window_layers", 0, 1 << 20, &from, e));
+    if ((f & FAMILY_MOE) == 0)
+        TRY(json_get_uint(o, "max_window_layers", 0, 1 << 20, &from, e));
     TRY(json_get_uint(o, "_sliding_window_pattern", 1, 1 << 20, &pattern, e));
     TRY(json_get_uint(o, "sliding_window_pattern", 1, 1 << 20, &pattern, e));
     for (uint32_t i = 0; i < c->n_layers; i++) {
         bool slides = (f & FAMILY_WINDOW_ALL) ||
                       ((f & FAMILY_WINDOW_EVEN) && i % 2 == 0) ||
                       ((f & FAMILY_WINDOW_PATTERN) && (i + 1) % pattern != 0) ||
-                      ((f & FAMILY_WINDOW_SWITCH) && use && i >= from);
+                      ((f & FAMILY_WINDOW_SWITCH) && use &&
+                       (f & FAMILY_NO_ROPE_LAYERS ? c->layer[i].rope < 0 : i >= from));
         c->layer[i].window = slides ? window : 0;
-    }
-    return ERR_OK;
-}
-
-static enum err_code read_rope_layers(struct model_config *c, const struct json_object *o,
-                                      struct err *e)
-{
-    const cJSON *on = NULL;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer[i].rope = (c->family->features & FAMILY_LOCAL_ROPE) && c->layer[i].window > 0;
-    if ((c->family->features & FAMILY_NO_ROPE_LAYERS) == 0)
-        return ERR_OK;
-    uint32_t interval = 4, i = 0;
-    TRY(json_get_uint(o, "no_rope_layer_interval", 1, 1 << 20, &interval, e));
-    TRY(json_get_array(o, "no_rope_layers", &on, e));
-    if (on == NULL) {
-        for (i = 0; i < c->n_layers; i++)
-            if ((i + 1) % interval == 0)
-                c->layer[i].rope = -1;
-        return ERR_OK;
-    }
-    if ((uint32_t)cJSON_GetArraySize(on) != c->n_layers)
-        return err_set(e, ERR_INVALID, "%s: no_rope_layers has %d entries, expected %u", o->file,
-                       cJSON_GetArraySize(on), c->n_layers);
-    for (const cJSON *v = on->child; v != NULL; v = v->next, i++) {
-        if (!cJSON_IsNumber(v) || (v->valuedouble != 0 && v->valuedouble != 1))
-            return err_set(e, ERR_INVALID, "%s: no_rope_layers[%u]: expected 0 or 1", o->file, i);
-        if (v->valuedouble == 0)
-            c->layer[i].rope = -1;
     }
     return ERR_OK;
 }
@@ -373,8 +380,11 @@ static enum err_code parse_root(struct model_config *c, const cJSON *root, struc
     TRY(check_quantisation(c, &o, e));
     TRY(read_shape(c, &o, e));
     TRY(read_attention(c, &o, e));
-    TRY(read_windows(c, &o, e));
     TRY(read_rope_layers(c, &o, e));
+    TRY(read_windows(c, &o, e));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if ((c->family->features & FAMILY_LOCAL_ROPE) && c->layer[i].window > 0)
+            c->layer[i].rope = 1;
     TRY(config_read_rope(c, &o, e));
     TRY(read_moe(c, &o, e));
     return read_tokens(c, &o, e);

@@ -73,6 +73,7 @@ struct model_config {
     float norm_eps, softmax_scale, attn_softcap, final_softcap, embed_scale, swiglu_limit;
     enum act_kind act;
     bool tie, bias_qkv, bias_o, bias_mlp;
+    bool rope_interleaved; /* pairs (2i, 2i+1) instead of (i, i + half) */
     struct rope_config rope[2]; /* 0: full layers (or all), 1: windowed ones where they differ */
     struct moe_config moe;
     struct mla_config mla;

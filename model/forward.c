@@ -162,7 +162,7 @@ static struct attn_attrs attrs_of(const struct forward *f, const struct attn_cla
         a.kv_cache_layout = ATTN_LATENT;
         a.v_head_size = (int32_t)c->mla.kv_rank;
         a.rotary_offset = (int32_t)c->mla.kv_rank;
-        a.rotary_interleaved = 1;
+        a.rotary_interleaved = c->rope_interleaved;
     }
     return a;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "model/checkpoint.h"
+#include "model/config.h"
 #include "model/model.h"
 #include "model/safetensors.h"
 #include "support/fixture.h"
@@ -391,6 +392,44 @@ TEST(config_rules_name_the_key)
     fixture_remove(dir);
 }
 
+/* A config of 32 layers with `extra` keys: which layers have a window. */
+static uint32_t windows_of(const char *architecture, const char *extra)
+{
+    static struct model_config c;
+    char text[2048];
+    uint32_t mask = 0;
+    struct err e;
+    int n = snprintf(text, sizeof text,
+                     "{\"architectures\":[\"%s\"],\"hidden_size\":64,\"intermediate_size\":64,"
+                     "\"num_hidden_layers\":32,\"num_attention_heads\":4,\"head_dim\":16,"
+                     "\"vocab_size\":100,\"max_position_embeddings\":4096,%s}",
+                     architecture, extra);
+    assert_ok(config_parse(&c, text, (size_t)n, &e), e);
+    for (uint32_t i = 0; i < 32; i++)
+        mask |= (uint32_t)(c.layer[i].window == 8) << i;
+    return mask;
+}
+
+TEST(windows_follow_their_family)
+{
+    static const char on[] = "\"use_sliding_window\":true,\"sliding_window\":8";
+    char text[256];
+    assert_int_equal(windows_of("LlamaForCausalLM", "\"sliding_window\":8"), 0);
+    assert_int_equal(windows_of("MistralForCausalLM", "\"sliding_window\":8"), 0xFFFFFFFF);
+    assert_int_equal(windows_of("MistralForCausalLM", "\"sliding_window\":null"), 0);
+    assert_int_equal(windows_of("Gemma2ForCausalLM", "\"sliding_window\":8"), 0x55555555);
+    assert_int_equal(windows_of("Gemma3ForCausalLM", "\"sliding_window\":8"), 0xDF7DF7DF);
+    assert_int_equal(windows_of("Qwen2ForCausalLM", "\"sliding_window\":8,"
+                                                    "\"use_sliding_window\":false"), 0);
+    assert_int_equal(windows_of("Qwen2ForCausalLM", on), 0xF0000000);
+    snprintf(text, sizeof text, "%s,\"max_window_layers\":16", on);
+    assert_int_equal(windows_of("Qwen3ForCausalLM", text), 0xFFFF0000);
+    snprintf(text, sizeof text, "%s,\"max_window_layers\":16,\"num_experts\":8,"
+                                "\"num_experts_per_tok\":2", on);
+    assert_int_equal(windows_of("Qwen3MoeForCausalLM", text), 0xFFFFFFFF);
+    assert_int_equal(windows_of("SmolLM3ForCausalLM", on), 0x88888888);
+}
+
 TEST(generation_defaults_and_ends_merge)
 {
     struct fixture f;
@@ -435,6 +474,7 @@ int main(void)
         RUN(heads_follow_the_file),
         RUN(missing_extra_and_misshapen_tensors_are_named),
         RUN(config_rules_name_the_key),
+        RUN(windows_follow_their_family),
         RUN(generation_defaults_and_ends_merge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
