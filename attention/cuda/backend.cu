@@ -9,6 +9,7 @@
  *
  * Owns the choice of device.  One struct attn a thread, like attn.h says. */
 #include "attention/cuda/interfaces.h"
+#include "attention/cuda/kernel_table.h"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/planner.h"
 
@@ -17,32 +18,60 @@
 namespace
 {
 
-enum kernel_index { DECODE, PREFILL, LATENT, REFERENCE, N_KERNELS };
+enum { WIDTHS = 3 };
 
-/* Widths of the latent kernel. */
-enum { LATENT_K = 576, LATENT_V = 512 };
-
-const uint32_t all_features = ATTN_BIT(ATTN_FEATURES) - 1;
-const uint32_t fused_features =
-    all_features & ~(ATTN_BIT(ATTN_HAS_BIAS) | ATTN_BIT(ATTN_HAS_QK_OUTPUT));
-const uint32_t all_dtypes = ATTN_BIT(ATTN_F16) | ATTN_BIT(ATTN_BF16);
-
-const struct attn_kernel kernels[N_KERNELS] = {
-    {"decode", fused_features, all_dtypes, 256, false, "token_count <= batch_size"},
-    {"prefill", fused_features, all_dtypes, 256, false, "any ragged batch"},
-    {"latent", fused_features, all_dtypes, LATENT_K, true, "head sizes 576/512"},
-    {"reference", all_features, all_dtypes, CUDA_MAX_HEAD, false, "any shape, not fast"},
-};
+const int widths[WIDTHS] = {64, 128, 256};
 
 struct cuda_attn {
     int device, n_sm;
-    bool hopper; /* the sm_90a kernels run here */
+    /* Which instances this device can hold, by cache kind and width. */
+    bool split[CACHE_KINDS][WIDTHS], prefill[CACHE_KINDS][WIDTHS], hopper[CACHE_KINDS][WIDTHS];
+    bool latent[CACHE_KINDS];
 };
 
 const struct kernel_family *const split_kernels[CACHE_KINDS] = {&split_bf16, &split_f16,
                                                                 &split_e4m3, &split_int8};
 const struct kernel_family *const prefill_kernels[CACHE_KINDS] = {&prefill_bf16, &prefill_f16,
                                                                   &prefill_e4m3, &prefill_int8};
+/* NULL where there is none. */
+const struct kernel_family *const hopper_kernels[CACHE_KINDS] = {&hopper_bf16, &hopper_f16, NULL,
+                                                                 NULL};
+
+/* Index of a head's padded width in widths[]; WIDTHS beyond the last. */
+int width_index(int head_size)
+{
+    int i = 0;
+    while (i < WIDTHS && head_size > widths[i])
+        i++;
+    return i;
+}
+
+/* Ready what the device can hold; its having no room is no error. */
+enum err_code prepare(const struct kernel_family *f, int width, bool *ready, struct err *e)
+{
+    cudaError_t rc = f->prepare(width);
+    *ready = rc == cudaSuccess;
+    if (rc != cudaErrorInvalidValue)
+        return cuda_result(rc, "preparing kernels (was the plugin built for this GPU?)", e);
+    cudaGetLastError();
+    return ERR_OK;
+}
+
+enum err_code prepare_all(struct cuda_attn *a, bool hopper, struct err *e)
+{
+    enum err_code rc = ERR_OK;
+    for (int k = 0; rc == ERR_OK && k < CACHE_KINDS; k++) {
+        rc = prepare(&latent_kernels[k], CUDA_LATENT_K, &a->latent[k], e);
+        for (int i = 0; rc == ERR_OK && i < WIDTHS; i++) {
+            rc = prepare(split_kernels[k], widths[i], &a->split[k][i], e);
+            if (rc == ERR_OK)
+                rc = prepare(prefill_kernels[k], widths[i], &a->prefill[k][i], e);
+            if (rc == ERR_OK && hopper && hopper_kernels[k] != NULL)
+                rc = prepare(hopper_kernels[k], widths[i], &a->hopper[k][i], e);
+        }
+    }
+    return rc;
+}
 
 enum err_code open_backend(void **self, const struct attn_options *opt, struct err *e)
 {
@@ -53,26 +82,12 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
     if (info.major < 8)
         return err_set(e, ERR_GPU, "device %d, %s: compute capability %d.%d, expected 8.0 or newer",
                        (int)opt->device_index, info.name, (int)info.major, (int)info.minor);
-    for (int k = 0; k < CACHE_KINDS; k++) {
-        rc = cuda_result(split_kernels[k]->prepare(), "preparing the split kernels", e);
-        if (rc == ERR_OK)
-            rc = cuda_result(latent_kernels[k].prepare(), "preparing the latent kernels", e);
-        if (rc == ERR_OK)
-            rc = cuda_result(prefill_kernels[k]->prepare(), "preparing the prefill kernels", e);
-        if (rc != ERR_OK)
-            return rc;
-    }
     struct cuda_attn *a = (struct cuda_attn *)calloc(1, sizeof *a);
     if (a == NULL)
         return err_nomem(e, "attention backend", sizeof *a);
     a->device = opt->device_index;
     a->n_sm = info.n_sm;
-    a->hopper = QUIRE_CUDA_HOPPER && info.major == 9 && info.minor == 0;
-    rc = ERR_OK;
-    if (a->hopper)
-        rc = cuda_result(hopper_bf16.prepare(), "preparing the Hopper kernels", e);
-    if (a->hopper && rc == ERR_OK)
-        rc = cuda_result(hopper_f16.prepare(), "preparing the Hopper kernels", e);
+    rc = prepare_all(a, QUIRE_CUDA_HOPPER && info.major == 9 && info.minor == 0, e);
     if (rc != ERR_OK) {
         free(a);
         return rc;
@@ -94,16 +109,22 @@ enum cache_kind cache_kind_of(enum attn_dtype d)
                             : CACHE_INT8;
 }
 
-bool fits(const void *, uint32_t k, const struct attn_plan *p)
+bool fits(const void *self, uint32_t k, const struct attn_plan *p)
 {
-    if (k == REFERENCE)
+    const struct cuda_attn *a = (const struct cuda_attn *)self;
+    enum cache_kind cache = cache_kind_of(p->k_cache_dtype);
+    int width = width_index(p->head_size);
+    if (k == CUDA_REFERENCE)
         return true;
-    if (k == LATENT)
-        return p->head_size == LATENT_K && p->v_head_size == LATENT_V;
-    /* Rows are copied 16 bytes at a time. */
-    if ((p->k_cache_dtype == ATTN_INT8 || p->k_cache_dtype == ATTN_E4M3) && p->head_size % 16 != 0)
+    if (k == CUDA_LATENT)
+        return p->head_size == CUDA_LATENT_K && p->v_head_size == CUDA_LATENT_V &&
+               a->latent[cache];
+    if (width == WIDTHS || !a->split[cache][width])
         return false;
-    return k == PREFILL || p->token_count <= p->batch_size;
+    /* Rows are copied 16 bytes at a time. */
+    if (p->head_size * (cache < CACHE_E4M3 ? 2 : 1) % 16 != 0)
+        return false;
+    return k == CUDA_PREFILL ? a->prefill[cache][width] : p->token_count <= p->batch_size;
 }
 
 /* ---- workspace ------------------------------------------------------------ */
@@ -124,14 +145,14 @@ uint64_t take(uint64_t *at, uint64_t bytes)
 struct layout lay_out(const struct attn_plan *p)
 {
     struct layout l = {};
-    bool generic = p->kernel == REFERENCE;
+    bool generic = p->kernel == CUDA_REFERENCE;
     bool quantised = p->k_cache_dtype == ATTN_INT8 || p->k_cache_dtype == ATTN_E4M3;
     int64_t rows = p->token_count, span = p->max_kv_len, at_most;
     uint64_t heads = (uint64_t)p->token_count * (uint64_t)p->num_heads;
 
     l.q_form = generic ? Q_FLOAT : quantised ? Q_HALF : Q_NATIVE;
-    bool latent = p->kernel == LATENT;
-    l.q_width = generic || latent ? p->head_size : padded_width(p->head_size);
+    bool latent = p->kernel == CUDA_LATENT;
+    l.q_width = generic || latent ? p->head_size : widths[width_index(p->head_size)];
     l.q = take(&l.total, heads * (uint64_t)l.q_width * (generic ? 4 : 2));
     l.q_factor = take(&l.total, heads * 4);
     l.arrived = take(&l.total, heads * 4);
@@ -142,7 +163,7 @@ struct layout lay_out(const struct attn_plan *p)
     l.split_rows = INT32_MAX;
     if (latent) {
         rows = p->batch_size;
-    } else if (p->kernel == PREFILL) {
+    } else if (p->kernel == CUDA_PREFILL) {
         l.split_rows = p->group > 16 ? p->group : 16;
         at_most = p->batch_size * (l.split_rows / p->group);
         rows = rows < at_most ? rows : at_most;
@@ -154,7 +175,7 @@ struct layout lay_out(const struct attn_plan *p)
     l.max_chunks = plan_max_chunks(span);
     l.part_rows = (int32_t)rows;
     uint64_t parts = (uint64_t)rows * (uint64_t)l.max_chunks * (uint64_t)p->num_heads;
-    l.part = take(&l.total, parts * (uint64_t)(latent ? LATENT_V : l.q_width) * 4);
+    l.part = take(&l.total, parts * (uint64_t)(latent ? CUDA_LATENT_V : l.q_width) * 4);
     l.part_state = take(&l.total, parts * 8);
     return l;
 }
@@ -278,9 +299,8 @@ void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace
 /* The fastest prefill kernel that takes the call here. */
 const struct kernel_family *prefill_for(const struct cuda_attn *a, const struct attn_call *c)
 {
-    if (!a->hopper || c->q_form != Q_NATIVE || c->q_width > 128 || c->batch > WORK_SPAN)
-        return prefill_kernels[c->cache];
-    return c->cache == CACHE_BF16 ? &hopper_bf16 : &hopper_f16;
+    bool hopper = a->hopper[c->cache][width_index(c->head_size)] && c->batch <= WORK_SPAN;
+    return hopper ? hopper_kernels[c->cache] : prefill_kernels[c->cache];
 }
 
 enum err_code run(void *self, const struct attn_plan *p, const struct attn_args *args,
@@ -305,9 +325,9 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
         rc = cuda_result(launch_prologue(&c, s), "launching the prologue", e);
     if (rc != ERR_OK)
         return rc;
-    if (p->kernel == REFERENCE)
+    if (p->kernel == CUDA_REFERENCE)
         return cuda_result(launch_generic(&c, s), "launching the generic kernel", e);
-    if (p->kernel == LATENT) {
+    if (p->kernel == CUDA_LATENT) {
         rc = cuda_result(latent_kernels[c.cache].launch(&c, a->n_sm, s),
                          "launching the latent kernel", e);
         return rc != ERR_OK
@@ -316,7 +336,7 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
     }
     rc = cuda_result(split_kernels[c.cache]->launch(&c, a->n_sm, s), "launching the split kernel",
                      e);
-    if (rc == ERR_OK && p->kernel == PREFILL)
+    if (rc == ERR_OK && p->kernel == CUDA_PREFILL)
         rc = cuda_result(prefill_for(a, &c)->launch(&c, a->n_sm, s),
                          "launching the prefill kernel", e);
     return rc;
@@ -382,13 +402,8 @@ enum err_code copy_blocks(void *, void *slab, size_t bytes, const int32_t *from_
 
 } // namespace
 
-int padded_width(int n)
-{
-    return n <= 64 ? 64 : n <= 128 ? 128 : n <= 256 ? 256 : 0;
-}
-
 const struct attn_backend cuda_attention = {
-    ATTN_ABI, "cuda", ATTN_CUDA,    kernels, N_KERNELS, open_backend, close_backend,
+    ATTN_ABI, "cuda", ATTN_CUDA, cuda_kernel_table, CUDA_KERNELS, open_backend, close_backend,
     fits,     size_call, run,       NULL,    NULL,      map,          unmap,
     copy_in,  copy_out, copy_blocks,
 };

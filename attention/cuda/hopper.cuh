@@ -467,10 +467,11 @@ template <int KIND, int D> cudaError_t prepare(void)
                                 shape<D>::SMEM_BYTES);
 }
 
-template <int KIND> cudaError_t prepare_all(void)
+template <int KIND> cudaError_t prepare_any(int width)
 {
-    cudaError_t rc = prepare<KIND, 64>();
-    return rc != cudaSuccess ? rc : prepare<KIND, 128>();
+    return width == 64    ? prepare<KIND, 64>()
+           : width == 128 ? prepare<KIND, 128>()
+                          : cudaErrorInvalidValue;
 }
 
 template <int KIND, int D>

@@ -9,15 +9,14 @@
 
 #include "attention/cuda/call.h"
 
-/* head_size above this has no kernel: a row must fit 48 KiB of shared memory. */
-enum { CUDA_MAX_HEAD = 12288 };
-
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream);
 cudaError_t launch_generic(const struct attn_call *c, cudaStream_t stream);
 
 /* The instances of a kernel for one cache kind, by head width. */
 struct kernel_family {
-    cudaError_t (*prepare)(void);
+    /* Ready the instances of a padded width; fails where the device has not the
+     * shared memory, and then that width is not to be launched. */
+    cudaError_t (*prepare)(int width);
     cudaError_t (*launch)(const struct attn_call *c, int n_sm, cudaStream_t stream);
 };
 
@@ -29,8 +28,5 @@ cudaError_t launch_latent_merge(const struct attn_call *c, cudaStream_t stream);
 
 /* sm_90a only: 16-bit caches, q_width 64 and 128, batch_size up to WORK_SPAN. */
 extern const struct kernel_family hopper_bf16, hopper_f16;
-
-/* Padded width with an instance for a head of n channels; 0 beyond 256. */
-int padded_width(int n);
 
 #endif

@@ -121,6 +121,12 @@ __device__ __forceinline__ void fetch_query(const struct attn_call &c, const str
     }
 }
 
+/* Block of the granule at pos; -1 beyond the item's keys. */
+__device__ __forceinline__ int granule_of(const struct attn_call &c, const struct item &w, int pos)
+{
+    return pos < w.end ? granule_block(c, w.table, pos) : -1;
+}
+
 /* Start the copies of the 32 keys from pos; blocks of its two granules given. */
 template <int KIND>
 __device__ __forceinline__ void fetch_keys(const struct attn_call &c, const struct item &w,
@@ -275,16 +281,20 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
             if (w.n_chunks > 1 && warp == 0 && quad == 0)
                 *(float2 *)&c.part_state[at * 2] = make_float2(t.max, t.sum);
 #pragma unroll
-            for (int n = 0; n < 8; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    int channel = warp * 64 + tile::channel(n, quad, i);
-                    float x = o[sub][n][r * 2 + i];
-                    if (w.n_chunks > 1)
-                        c.part[at * DV + channel] = x;
-                    else
-                        write_channel(c, token, head, channel, x * factor);
+            for (int n = 0; n < 8; n++) {
+                int channel = warp * 64 + tile::channel(n, quad, 0);
+                float a = o[sub][n][r * 2], b = o[sub][n][r * 2 + 1];
+                int second = warp * 64 + tile::channel(n, quad, 1);
+                if (w.n_chunks == 1) {
+                    write_channel(c, token, head, channel, a * factor);
+                    write_channel(c, token, head, second, b * factor);
+                } else if (tile::ELEMENT == 2) {
+                    *(float2 *)&c.part[at * DV + channel] = make_float2(a, b);
+                } else {
+                    c.part[at * DV + channel] = a;
+                    c.part[at * DV + second] = b;
                 }
+            }
         }
 }
 
@@ -309,6 +319,7 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         factor[r] = c.scale * 1.4426950408889634f *
                     (c.q_form == Q_HALF ? c.q_factor[row_index(c, w, row + r * 8)] : 1.0f);
     }
+    int b0 = granule_of(c, w, pos0), b1 = granule_of(c, w, pos0 + 16);
     fetch_query(c, w, q_tile);
     for (int i = 0; i < n + sh::STAGES - 1; i++) {
         /* Fetch tile i; compute tile i - (STAGES - 1). */
@@ -318,11 +329,11 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
             __syncthreads();
         }
         if (i < n) {
-            int b0 = granule_block(c, w.table, pos);
-            int b1 = pos + 16 < w.end ? granule_block(c, w.table, pos + 16) : -1;
             fetch_keys<KIND>(c, w, ring + i % sh::STAGES * sh::STAGE_BYTES, pos, b0, b1);
             uint32_t bits = (uint32_t)(b0 >= 0) | (uint32_t)(b1 >= 0) << 1;
             mapped = (mapped & ~(3u << i % sh::STAGES * 2)) | bits << i % sh::STAGES * 2;
+            b0 = granule_of(c, w, pos + KEYS);
+            b1 = granule_of(c, w, pos + KEYS + 16);
         }
         copy_commit();
         if (now < 0)
@@ -380,7 +391,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-template <int KIND> cudaError_t prepare(void)
+template <int KIND> cudaError_t prepare(int)
 {
     return cudaFuncSetAttribute(latent_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 shape<KIND>::SMEM_BYTES);

@@ -451,12 +451,11 @@ cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
                   sh::SMEM_BYTES, stream, *c);
 }
 
-template <int KIND> cudaError_t prepare_all(void)
+template <int KIND> cudaError_t prepare_any(int width)
 {
-    cudaError_t rc = prepare<KIND, 64>();
-    if (rc == cudaSuccess)
-        rc = prepare<KIND, 128>();
-    return rc != cudaSuccess ? rc : prepare<KIND, 256>();
+    return width == 64    ? prepare<KIND, 64>()
+           : width == 128 ? prepare<KIND, 128>()
+                          : prepare<KIND, 256>();
 }
 
 template <int KIND>

@@ -41,7 +41,8 @@ template <int KIND, int D, int ROWS> struct shape {
         FIXED_BYTES = sizeof(struct work_plan) + WARPS * ROWS * 8 + 16,
         SM_BYTES = 227 * 1024,
         FITTING = (SM_BYTES / CTAS_PER_SM - 1024 - FIXED_BYTES) / (WARPS * STAGE_BYTES),
-        STAGES = FITTING < 8 ? FITTING : 8,
+        /* One wide CTA is held to what sm_80 has, too. */
+        STAGES = CTAS_PER_SM == 1 ? 2 : FITTING < 8 ? FITTING : 8,
         RING_BYTES = STAGES * STAGE_BYTES,
         /* The merge of the warps reuses the rings. */
         MERGE_STRIDE = D + 4,
@@ -542,12 +543,11 @@ template <int KIND, int D> cudaError_t prepare_rows(void)
     return rc != cudaSuccess ? rc : prepare<KIND, D, 16>();
 }
 
-template <int KIND> cudaError_t prepare_all(void)
+template <int KIND> cudaError_t prepare_any(int width)
 {
-    cudaError_t rc = prepare_rows<KIND, 64>();
-    if (rc == cudaSuccess)
-        rc = prepare_rows<KIND, 128>();
-    return rc != cudaSuccess ? rc : prepare_rows<KIND, 256>();
+    return width == 64    ? prepare_rows<KIND, 64>()
+           : width == 128 ? prepare_rows<KIND, 128>()
+                          : prepare_rows<KIND, 256>();
 }
 
 template <int KIND, int D, int ROWS>
