@@ -110,9 +110,10 @@ enum err_code open_library(struct blas *b, struct err *e)
 
 /* ---- choices ---- */
 
-uint32_t alignment(const void *p)
+/* Of every matrix of a batch whose addresses lie step elements apart. */
+uint32_t alignment(const void *p, int64_t step, uint32_t element)
 {
-    uintptr_t low = (uintptr_t)p & (256 - 1);
+    uintptr_t low = ((uintptr_t)p | (uintptr_t)step * element) & (256 - 1);
     return low == 0 ? 256 : (uint32_t)(low & (~low + 1));
 }
 
@@ -131,7 +132,8 @@ struct shape shape_of(const struct blas_call *c)
     s.batch = c->batch;
     s.out = c->out;
     s.bias = c->w->bias != NULL;
-    s.align = alignment(c->w->data) << 20 | alignment(c->in) << 10 | alignment(c->to);
+    s.align = alignment(c->w->data, c->w_step, 2) << 20 | alignment(c->in, c->in_step, 2) << 10 |
+              alignment(c->to, c->to_step, c->out == OP_OUT_T ? 2 : 4);
     return s;
 }
 

@@ -160,7 +160,7 @@ __device__ bool kept(const struct row *r, float w, uint32_t id)
     return w > r->last_w || (w == r->last_w && (int32_t)id <= r->last_id);
 }
 
-/* A weight's share of 2^44; the vocabulary has fewer than 2^19 entries. */
+/* A weight's share of 2^44; the vocabulary has fewer than 2^20 entries. */
 __device__ unsigned long long fixed_mass(float w)
 {
     return (unsigned long long)((double)w * 0x1p44);

@@ -166,7 +166,8 @@ enum err_code fill_samples(struct cuda_ops *o, const struct step_plan *p, uint32
 void fill_ints(void *to, const int32_t *from, uint32_t n, uint32_t padded, int32_t rest)
 {
     int32_t *p = (int32_t *)to;
-    memcpy(p, from, n * sizeof *p);
+    if (n > 0)
+        memcpy(p, from, n * sizeof *p);
     for (uint32_t i = n; i < padded; i++)
         p[i] = rest;
 }
@@ -248,6 +249,9 @@ enum err_code step_start(struct cuda_ops *o, struct err *e)
     const struct ops_limits *lim = &o->lim;
     size_t table = (size_t)lim->max_rows * lim->table_cols * 4;
     size_t scratch = (size_t)lim->max_outputs * lim->vocab * 4;
+    if (lim->vocab >= 1u << 20) /* masses are sums in fixed point */
+        return err_set(e, ERR_INVALID, "config.json: vocab_size %u, the cuda backend samples from "
+                       "fewer than %u", lim->vocab, 1u << 20);
     o->at = lay_out(lim);
     enum err_code rc = mirror_grow(&o->step, o->at.total, e);
     for (uint32_t g = 0; rc == ERR_OK && g < lim->n_groups; g++) {
