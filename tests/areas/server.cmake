@@ -11,3 +11,12 @@ quire_test(choice_test SOURCES unit/choice_test.c
   LIBRARIES test_support server quire::cmocka LABELS unit)
 quire_test(engine_fault_test SOURCES fault/engine_fault_test.c
   LIBRARIES test_support server quire::cmocka LABELS fault threads)
+quire_test(server_alloc_test SOURCES fault/server_alloc_test.c
+  LIBRARIES test_support server quire::cmocka LABELS fault)
+target_link_options(server_alloc_test PRIVATE
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+if(QUIRE_FUZZ)
+  quire_test(http_libfuzzer SOURCES fuzz/http_libfuzzer.c LIBRARIES server NO_RUN)
+  target_compile_options(http_libfuzzer PRIVATE -fsanitize=fuzzer)
+  target_link_options(http_libfuzzer PRIVATE -fsanitize=fuzzer)
+endif()
