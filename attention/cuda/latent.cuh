@@ -127,6 +127,26 @@ __device__ __forceinline__ int granule_of(const struct attn_call &c, const struc
     return pos < w.end ? granule_block(c, w.table, pos) : -1;
 }
 
+/* The same where all 32 keys are there: a granule's rows follow one another. */
+template <int KIND>
+__device__ __forceinline__ void fetch_whole(const struct attn_call &c, uint32_t to, int pos,
+                                            int block0, int block1)
+{
+    typedef cache_tile<KIND, DK> tile;
+    enum { HALF_PIECES = 16 * tile::PIECES };
+    const char *from0 = (const char *)c.key_cache + cache_offset(c, block0, pos, 0, tile::ROW_BYTES);
+    const char *from1 =
+        (const char *)c.key_cache + cache_offset(c, block1, pos + 16, 0, tile::ROW_BYTES);
+    from1 -= HALF_PIECES * 16;
+#pragma unroll 3
+    for (int k = 0; k < (2 * HALF_PIECES + THREADS - 1) / THREADS; k++) {
+        uint32_t i = k * THREADS + threadIdx.x, r = i / tile::PIECES, p = i % tile::PIECES;
+        if (2 * HALF_PIECES % THREADS != 0 && r >= KEYS)
+            break;
+        copy16(to + tile::at(r, p), (i < HALF_PIECES ? from0 : from1) + i * 16, 16);
+    }
+}
+
 /* Start the copies of the 32 keys from pos; blocks of its two granules given. */
 template <int KIND>
 __device__ __forceinline__ void fetch_keys(const struct attn_call &c, const struct item &w,
@@ -155,20 +175,25 @@ __device__ __forceinline__ void scores(const struct attn_call &c, const struct i
     typedef typename tile::M M;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, half = warp >> 2;
     int row = (warp & 3) * 16 + (lane & 15);
+    /* The swizzle repeats every 128 bytes of Q: four places, then constants. */
+    uint32_t q_place[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        q_place[i] = q_tile + q_at(row, i * 2 + (lane >> 4));
 #pragma unroll
     for (int i = 0; i < 8; i++)
         x[i >> 2][i & 3] = 0.0f;
-#pragma unroll 6
+#pragma unroll
     for (int s = 0; s < DK / 32; s++) {
         uint32_t q[2][4], b[2][2][2];
-        load_matrices(q[0], q_tile + q_at(row, s * 4 + (lane >> 4)));
-        load_matrices(q[1], q_tile + q_at(row, s * 4 + 2 + (lane >> 4)));
-        tile::k_fragments(b, k_tile, half * 16, s);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            mma<M>(x[0], q[h], b[h][0]);
-            mma<M>(x[1], q[h], b[h][1]);
-        }
+        load_matrices(q[0], q_place[(s & 1) * 2] + (s >> 1) * 128);
+        load_matrices(q[1], q_place[(s & 1) * 2 + 1] + (s >> 1) * 128);
+        /* The same for K: the offset of step s & 1 of its first panel. */
+        tile::k_fragments(b, k_tile + (s >> 1) * (64 * tile::ELEMENT), half * 16, s & 1);
+        mma<M>(x[0], q[0], b[0][0]);
+        mma<M>(x[1], q[0], b[0][1]);
+        mma<M>(x[0], q[1], b[1][0]);
+        mma<M>(x[1], q[1], b[1][1]);
     }
     scale_scores(c, factor, x[0]);
     scale_scores(c, factor, x[1]);
@@ -329,7 +354,11 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
             __syncthreads();
         }
         if (i < n) {
-            fetch_keys<KIND>(c, w, ring + i % sh::STAGES * sh::STAGE_BYTES, pos, b0, b1);
+            uint32_t to = ring + i % sh::STAGES * sh::STAGE_BYTES;
+            if (b0 >= 0 && b1 >= 0 && pos >= w.begin && pos + KEYS <= w.end)
+                fetch_whole<KIND>(c, to, pos, b0, b1);
+            else
+                fetch_keys<KIND>(c, w, to, pos, b0, b1);
             uint32_t bits = (uint32_t)(b0 >= 0) | (uint32_t)(b1 >= 0) << 1;
             mapped = (mapped & ~(3u << i % sh::STAGES * 2)) | bits << i % sh::STAGES * 2;
             b0 = granule_of(c, w, pos + KEYS);
