@@ -68,6 +68,23 @@ static void reply_status(struct exchange *x, int status, const char *word, const
     json_out_fini(&o);
 }
 
+/* Healthy: where the model computes, and why there. */
+static void reply_healthy(const struct srv *srv, struct exchange *x)
+{
+    const struct model_info *m = model_describe(srv->model);
+    struct json_out o = { 0 };
+
+    JSON_LIT(&o, "{\"status\":\"ok\",\"backend\":");
+    json_out_cstring(&o, m->backend);
+    if (m->device_note[0]) {
+        JSON_LIT(&o, ",\"note\":");
+        json_out_cstring(&o, m->device_note);
+    }
+    JSON_LIT(&o, "}");
+    reply_out(x, 200, CONTENT_JSON, &o);
+    json_out_fini(&o);
+}
+
 void handle_health(struct srv *srv, struct exchange *x)
 {
     struct engine_snapshot s;
@@ -90,7 +107,7 @@ void handle_health(struct srv *srv, struct exchange *x)
                  s.sched.n_running, s.sched.n_waiting, stuck, srv->opt.health_timeout);
         reply_status(x, 503, "stuck", why);
     } else {
-        reply_status(x, 200, "ok", NULL);
+        reply_healthy(srv, x);
     }
 }
 

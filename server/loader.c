@@ -23,7 +23,14 @@ static enum err_code open_model(struct srv *srv, struct err *e)
         .n_threads = (uint32_t)o->threads,
     };
 
-    return model_open(&srv->model, &m, e);
+    uint64_t began = srv_now_us();
+    enum err_code rc = model_open(&srv->model, &m, e);
+
+    if (rc == ERR_OK)
+        srv_logf(&srv->log, SRV_INFO, "%.3f GB of weights loaded in %.2f s",
+                 (double)model_describe(srv->model)->weight_bytes / 1e9,
+                 (double)(srv_now_us() - began) / 1e6);
+    return rc;
 }
 
 /* The bytes of every id, once. */
@@ -195,7 +202,11 @@ enum err_code loader_load(struct srv *srv, struct err *e)
             srv_logf(&srv->log, SRV_WARNING,
                      "context cut to %u tokens: the KV pool of %u blocks holds no more",
                      s.max_model_len, s.n_blocks);
+        uint64_t began = srv_now_us();
         rc = engine_create(&srv->loaded_engine, &c, e);
+        if (rc == ERR_OK)
+            srv_logf(&srv->log, SRV_INFO, "KV cache of %.3f GB and steps ready in %.2f s",
+                     (double)s.kv_bytes / 1e9, (double)(srv_now_us() - began) / 1e6);
     }
     if (rc != ERR_OK)
         loader_unload(srv);

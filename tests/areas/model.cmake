@@ -19,6 +19,10 @@ quire_test(model_conformance SOURCES conformance/model_conformance.c
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
 quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c LIBRARIES model_driver)
 
+quire_test(backend_test SOURCES unit/backend_test.c
+  LIBRARIES test_support model quire::cmocka LABELS unit
+  ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
+
 foreach(name model_files_test sampling_test cpu_linear_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support model model_fixture quire::cjson quire::cmocka m LABELS unit)
