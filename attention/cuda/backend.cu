@@ -202,12 +202,21 @@ enum err_code size_call(const void *, struct attn_plan *p, struct err *e)
 /* Tensors that are read or written 16 bytes at a time. */
 enum err_code check_alignment(const struct attn_args *args, struct err *e)
 {
-    static const enum attn_input wide[] = {ATTN_QUERY, ATTN_KEY, ATTN_VALUE, ATTN_KEY_CACHE,
-                                           ATTN_VALUE_CACHE};
-    for (enum attn_input i : wide) {
-        if ((uintptr_t)args->in[i].data % 16 != 0)
-            return err_set(e, ERR_INVALID, "input %d at %p: expected 16-byte alignment", (int)i,
-                           args->in[i].data);
+    static const struct {
+        enum attn_input input;
+        const char *name;
+    } wide[] = {
+        {ATTN_QUERY, "query"},
+        {ATTN_KEY, "key"},
+        {ATTN_VALUE, "value"},
+        {ATTN_KEY_CACHE, "key_cache"},
+        {ATTN_VALUE_CACHE, "value_cache"},
+    };
+    for (const auto &w : wide) {
+        const struct attn_tensor *t = &args->in[w.input];
+        if (t->rank != 0 && (uintptr_t)t->data % 16 != 0)
+            return err_set_param(e, ERR_INVALID, w.name, "%s at %p: expected 16-byte alignment",
+                                 w.name, t->data);
     }
     if ((uintptr_t)args->out[ATTN_OUT].data % 16 != 0)
         return err_set_param(e, ERR_INVALID, "output", "output at %p: expected 16-byte alignment",
