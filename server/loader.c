@@ -186,6 +186,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
         rc = sizing_compute(&s, &srv->opt, srv->model, e);
     if (rc == ERR_OK) {
         srv->max_model_len = s.max_model_len;
+        s.pool.hash_seed = srv->hash_seed;
         fill_defaults(srv);
         rc = init_metrics(srv, &s, e);
     }

@@ -130,7 +130,7 @@ static int fail(const char *what)
 static int set_up(struct srv *srv)
 {
     struct err e = { 0 };
-    uint64_t key[3];
+    uint64_t key[4];
     int rc;
 
     if (getrandom(key, sizeof key, 0) != sizeof key)
@@ -138,6 +138,7 @@ static int set_up(struct srv *srv)
     srv->salt_key = key[0];
     srv->id_key[0] = key[1];
     srv->id_key[1] = key[2];
+    srv->hash_seed = key[3];
     raise_file_limit();
     signal(SIGPIPE, SIG_IGN);
     uv_async_init(&srv->loop, &srv->events, on_events);

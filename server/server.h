@@ -46,6 +46,7 @@ struct srv {
     const char *model_name; /* the first served name */
     uint32_t max_model_len;
     uint64_t salt_key;      /* of this process: hashes of salts are not guessable */
+    uint64_t hash_seed;     /* nor are those of the prefix index */
     struct srv_metrics metrics;
     struct engine *engine; /* NULL while loading */
     struct engine *loaded_engine;

@@ -42,6 +42,7 @@ struct sim {
     struct fairness fair;
     double use_sum, waste_sum, running_sum;
     uint64_t n_samples;
+    bool dump;
 };
 
 struct options {
@@ -49,7 +50,7 @@ struct options {
     uint64_t itl_us, check, max_len;
     double rate, zipf, burst;
     const char *trace, *policy, *layout;
-    bool no_prefix, table;
+    bool no_prefix, table, dump;
 };
 
 static const int32_t eos = 0;
@@ -152,6 +153,16 @@ static void session_end(struct session *s)
     session_free(s);
 }
 
+/* One line: what another server needs to be asked the same. */
+static void dump_request(const struct session *s)
+{
+    printf("{\"at_us\":%llu,\"tenant\":%u,\"max_tokens\":%u,\"prompt\":[",
+           (unsigned long long)s->arrived_us, s->tenant, s->n_output);
+    for (uint32_t i = 0; i < s->n_prompt; i++)
+        printf(i == 0 ? "%d" : ",%d", s->text[i]);
+    printf("]}\n");
+}
+
 static void send_turn(struct sim *m, struct session *s)
 {
     if (m->n_submitted >= m->max_requests || m->n_slot_free == 0) {
@@ -183,6 +194,8 @@ static void send_turn(struct sim *m, struct session *s)
     m->n_slot_free--;
     m->slot[slot] = s;
     fairness_waits(&m->fair, s->tenant, 1);
+    if (m->dump)
+        dump_request(s);
 }
 
 static uint64_t next_arrival_us(const struct sim *m)
@@ -445,6 +458,7 @@ static void open_sim(struct sim *m, const struct options *o)
     set_policy(m, o, &sc);
     set_trace(&tc, o);
     m->max_requests = o->requests;
+    m->dump = o->dump;
     m->n_tenants = (uint32_t)o->tenants;
     open_pool(m, o, &sc);
     if (sched_create(&m->sched, m->pool, &m->lay, &sc, clock_of, m, &(struct sched_sink){ m, hear },
@@ -505,6 +519,7 @@ static const struct flag {
     { "--check", FLAG_COUNT, offsetof(struct options, check), "steps between ledger checks" },
     { "--seed", FLAG_COUNT, offsetof(struct options, seed), "of the trace" },
     { "--no-prefix", FLAG_ON, offsetof(struct options, no_prefix), "no prefix caching" },
+    { "--dump", FLAG_ON, offsetof(struct options, dump), "print each request as JSON" },
     { "--table", FLAG_ON, offsetof(struct options, table), "print one row of a table" },
 };
 
