@@ -3,7 +3,7 @@
  *   template_conformance DIR
  *
  * DIR holds NAME.jinja, NAME.json (rows: conversation name -> text or error) and
- * conversations.json (tests/conformance/templates/README.md).  Every row of
+ * conversations.json (tests/conformance/README.md).  Every row of
  * every NAME.json is one case: the text must be equal byte for byte, and an
  * error row must raise.  Prints a line a failure and "N passed, M failed". */
 #include <cjson/cJSON.h>
@@ -52,7 +52,7 @@ static const cJSON *get(const cJSON *o, const char *key)
     return cJSON_GetObjectItemCaseSensitive(o, key);
 }
 
-/* Variables beyond the named ones, as FORMAT.md lists them. */
+/* Variables beyond the named ones: the date, and what the conversation carries. */
 static cJSON *extra_variables(const cJSON *all, const cJSON *conversation)
 {
     static const char *const named[] = { "messages", "tools", "documents", "add_generation_prompt" };
