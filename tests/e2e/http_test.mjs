@@ -92,9 +92,10 @@ test('chunked bodies', async () => {
 });
 
 test('HEAD, OPTIONS, unknown method and path', async () => {
+    const body = await (await fetch(`${d.url}/health`)).text();
     let t = await exchange('HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n');
     assert.match(t, /^HTTP\/1\.1 200/);
-    assert.match(t, /Content-Length: 15\r\n/);
+    assert.ok(t.includes(`Content-Length: ${Buffer.byteLength(body)}\r\n`), t);
     assert.ok(t.endsWith('\r\n\r\n'));
     t = await exchange('OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n');
     assert.match(t, /^HTTP\/1\.1 204/);
