@@ -1,8 +1,10 @@
 # Compile rules shared by every target, and the two ways to declare one.
 
+option(QUIRE_WERROR "Warnings are errors: in every preset that developers build, not in what users build" ON)
+
 add_library(quire_flags INTERFACE)
 target_compile_options(quire_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Werror -Wshadow -Wvla
+  $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra $<$<BOOL:${QUIRE_WERROR}>:-Werror> -Wshadow -Wvla
     -Wstrict-prototypes -Wmissing-prototypes -fno-omit-frame-pointer
     -ffp-contract=off>)
 target_compile_definitions(quire_flags INTERFACE _GNU_SOURCE

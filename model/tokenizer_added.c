@@ -110,7 +110,7 @@ bool tk_search_next(struct tk_search *q, const char *s, size_t n, struct tk_foun
 {
     const struct tk_trie *t = q->trie;
     for (size_t i = q->at; t->any && i < n; i++) {
-        size_t len, k;
+        size_t len = 0, k;
         if (t->first[(unsigned char)s[i]] == 0)
             continue;
         int32_t token = longest(q, s, n, i, &len);
