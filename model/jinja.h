@@ -201,6 +201,9 @@ _Noreturn void jinja_nomem(struct jinja *j, size_t n);
 /* Zeroed bytes of the arena; never NULL (fails instead). */
 void *jinja_alloc(struct jinja *j, size_t n);
 
+/* One level deeper; fails past the bound.  Leave by j->depth--. */
+void jinja_deeper(struct jinja *j);
+
 /* Count one unit of work, or n; fails past the bound. */
 void jinja_step(struct jinja *j, uint64_t n);
 
@@ -261,6 +264,8 @@ static inline bool jinja_is_number(struct jinja_value v)
     return v.kind == JV_BOOL || v.kind == JV_INT || v.kind == JV_FLOAT;
 }
 double jinja_number(struct jinja_value v);
+/* "'x' is undefined", as the reference words it. */
+_Noreturn void jinja_fail_undefined(struct jinja *j, struct jinja_value v);
 /* What a for loop walks: lists and tuples themselves, keys of maps, characters of
  * strings; nothing for undefined.  Fails for the rest. */
 const struct jinja_list *jinja_iterate(struct jinja *j, struct jinja_value v);

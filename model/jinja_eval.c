@@ -140,8 +140,7 @@ static void exec_for_over(struct jinja *j, const struct jinja_node *n, struct ji
 
 struct jinja_value jinja_call(struct jinja *j, struct jinja_value f, const struct jinja_args *args)
 {
-    if (++j->depth > JINJA_MAX_DEPTH)
-        jinja_fail(j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
+    jinja_deeper(j);
     struct jinja_value v = jinja_none();
     switch (f.kind) {
     case JV_FUNCTION:
@@ -168,8 +167,7 @@ struct jinja_value jinja_call(struct jinja *j, struct jinja_value f, const struc
         break;
     }
     case JV_UNDEFINED:
-        jinja_fail(j, "'%.*s' is undefined", f.u.name == NULL ? 0 : (int)f.u.name->n,
-                   f.u.name == NULL ? "" : f.u.name->p);
+        jinja_fail_undefined(j, f);
     default:
         jinja_fail(j, "a %s cannot be called", jinja_type_name(f));
     }
@@ -337,8 +335,7 @@ static struct jinja_value eval(struct jinja *j, const struct jinja_node *n)
     int line = j->line;
     j->line = n->line;
     jinja_step(j, 1);
-    if (++j->depth > JINJA_MAX_DEPTH)
-        jinja_fail(j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
+    jinja_deeper(j);
     struct jinja_value v = eval_node(j, n);
     j->depth--;
     j->line = line;
@@ -498,8 +495,7 @@ static enum flow exec(struct jinja *j, const struct jinja_node *n)
 
 static enum flow exec_list(struct jinja *j, struct jinja_node *const *list, size_t n)
 {
-    if (++j->depth > JINJA_MAX_DEPTH)
-        jinja_fail(j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
+    jinja_deeper(j);
     enum flow flow = FLOW_ON;
     for (size_t i = 0; i < n && flow == FLOW_ON; i++)
         flow = exec(j, list[i]);

@@ -88,12 +88,6 @@ const struct jinja_str *jinja_expect_name(struct jinja_parser *s)
     return token_str(s, s->t++);
 }
 
-void jinja_enter(struct jinja_parser *s)
-{
-    if (++s->j->depth > JINJA_MAX_DEPTH)
-        jinja_fail(s->j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
-}
-
 static struct jinja_node *parse_or(struct jinja_parser *s);
 static struct jinja_node *parse_unary(struct jinja_parser *s, bool with_filter);
 
@@ -362,7 +356,7 @@ static struct jinja_node *parse_filters(struct jinja_parser *s, struct jinja_nod
 static struct jinja_node *parse_unary(struct jinja_parser *s, bool with_filter)
 {
     struct jinja_node *n;
-    jinja_enter(s);
+    jinja_deeper(s->j);
     if (jinja_is_op(s, "-") || jinja_is_op(s, "+")) {
         n = jinja_node_new(s, jinja_is_op(s, "-") ? JN_NEG : JN_POS);
         s->t++;
@@ -481,7 +475,7 @@ static struct jinja_node *parse_not(struct jinja_parser *s)
         return parse_comparison(s);
     struct jinja_node *n = jinja_node_new(s, JN_NOT);
     s->t++;
-    jinja_enter(s);
+    jinja_deeper(s->j);
     n->a = parse_not(s);
     s->j->depth--;
     return n;
@@ -513,7 +507,7 @@ static struct jinja_node *parse_or(struct jinja_parser *s)
 
 struct jinja_node *jinja_parse_expression(struct jinja_parser *s)
 {
-    jinja_enter(s);
+    jinja_deeper(s->j);
     struct jinja_node *n = parse_or(s);
     while (jinja_is_word(s, "if")) {
         struct jinja_node *c = jinja_node_new(s, JN_COND);

@@ -126,6 +126,12 @@ static struct jinja_value dotted(struct jinja *j, struct jinja_value v, struct j
     return v;
 }
 
+/* What attribute= picks of an item: the item itself when it is none. */
+static struct jinja_value keyed(struct jinja *j, struct jinja_value v, struct jinja_value attribute)
+{
+    return attribute.kind == JV_NONE ? v : dotted(j, v, attribute);
+}
+
 /* The key= case-insensitive comparisons use: lower-case strings, others alone. */
 static struct jinja_value folded(struct jinja *j, struct jinja_value v, bool case_sensitive)
 {
@@ -406,7 +412,7 @@ static struct jinja_value f_join(struct jinja *j, const struct jinja_args *a)
     for (size_t i = 0; i < l->n; i++) {
         if (i > 0)
             jinja_buf_str(&b, by);
-        jinja_text(&b, attribute.kind == JV_NONE ? l->item[i] : dotted(j, l->item[i], attribute));
+        jinja_text(&b, keyed(j, l->item[i], attribute));
     }
     return jinja_buf_value(&b);
 }
@@ -443,9 +449,7 @@ static struct jinja_value f_sort(struct jinja *j, const struct jinja_args *a)
     struct jinja_list *l = out.u.list;
     struct jinja_value *key = jinja_alloc(j, (l->n + 1) * sizeof *key);
     for (size_t i = 0; i < l->n; i++)
-        key[i] = folded(j, attribute.kind == JV_NONE ? l->item[i]
-                                                     : dotted(j, l->item[i], attribute),
-                        case_sensitive);
+        key[i] = folded(j, keyed(j, l->item[i], attribute), case_sensitive);
     jinja_sort(j, l, key, jinja_arg_bool(a, 1, "reverse", false));
     return out;
 }
@@ -458,9 +462,7 @@ static struct jinja_value f_unique(struct jinja *j, const struct jinja_args *a)
     bool case_sensitive = jinja_arg_bool(a, 1, "case_sensitive", false);
     jinja_arg(a, 2, "attribute", &attribute);
     for (size_t i = 0; i < l->n; i++) {
-        struct jinja_value key = folded(
-            j, attribute.kind == JV_NONE ? l->item[i] : dotted(j, l->item[i], attribute),
-            case_sensitive);
+        struct jinja_value key = folded(j, keyed(j, l->item[i], attribute), case_sensitive);
         if (jinja_contains(j, seen, key))
             continue;
         jinja_list_add(j, seen.u.list, key);
@@ -488,9 +490,7 @@ static struct jinja_value extreme(struct jinja *j, const struct jinja_args *a, i
     bool case_sensitive = jinja_arg_bool(a, 1, "case_sensitive", false);
     jinja_arg(a, 2, "attribute", &attribute);
     for (size_t i = 0; i < l->n; i++) {
-        struct jinja_value key = folded(
-            j, attribute.kind == JV_NONE ? l->item[i] : dotted(j, l->item[i], attribute),
-            case_sensitive);
+        struct jinja_value key = folded(j, keyed(j, l->item[i], attribute), case_sensitive);
         if (i == 0 || sign * jinja_compare(j, key, best_key) > 0) {
             best = l->item[i];
             best_key = key;
@@ -516,9 +516,7 @@ static struct jinja_value f_sum(struct jinja *j, const struct jinja_args *a)
     jinja_arg(a, 1, "attribute", &attribute);
     jinja_arg(a, 2, "start", &sum);
     for (size_t i = 0; i < l->n; i++)
-        sum = jinja_binary(j, JO_ADD, sum,
-                           attribute.kind == JV_NONE ? l->item[i]
-                                                     : dotted(j, l->item[i], attribute));
+        sum = jinja_binary(j, JO_ADD, sum, keyed(j, l->item[i], attribute));
     return sum;
 }
 

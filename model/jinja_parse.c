@@ -23,7 +23,7 @@ static const char *const end_of_else[] = { "endif", NULL };
 static struct jinja_node *parse_if(struct jinja_parser *s)
 {
     struct jinja_node *n = jinja_node_new(s, JN_IF);
-    jinja_enter(s);
+    jinja_deeper(s->j);
     n->a = jinja_parse_tuple(s, false, true);
     expect_block_end(s);
     s->soft++;
@@ -278,7 +278,7 @@ static void parse_body(struct jinja_parser *s, struct jinja_node ***list, size_t
                        const char *const *ends)
 {
     struct jinja_nodes body = { 0 };
-    jinja_enter(s);
+    jinja_deeper(s->j);
     for (;;) {
         const struct jinja_token *t = s->t;
         s->j->line = t->line;

@@ -33,9 +33,6 @@ void jinja_expect_word(struct jinja_parser *s, const char *word);
 const struct jinja_str *jinja_expect_name(struct jinja_parser *s);
 _Noreturn void jinja_unexpected(struct jinja_parser *s, const char *expected);
 
-/* One level deeper; fails past the bound.  Leave by j->depth--. */
-void jinja_enter(struct jinja_parser *s);
-
 struct jinja_node *jinja_parse_expression(struct jinja_parser *s);
 /* One expression, or a tuple when commas follow; without conditions, "a if b"
  * ends before the if. */

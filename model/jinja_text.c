@@ -11,12 +11,6 @@
 #include "model/jinja.h"
 #include "proto/utf8.h"
 
-static void enter(struct jinja_buf *b)
-{
-    if (++b->j->depth > JINJA_MAX_DEPTH)
-        jinja_fail(b->j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
-}
-
 /* repr of a float: the fewest digits that read back the same. */
 static void float_text(struct jinja_buf *b, double v, const char *const special[3])
 {
@@ -122,7 +116,7 @@ static void list_repr(struct jinja_buf *b, const struct jinja_list *l, bool tupl
 void jinja_repr(struct jinja_buf *b, struct jinja_value v)
 {
     char number[32];
-    enter(b);
+    jinja_deeper(b->j);
     switch (v.kind) {
     case JV_UNDEFINED:
         jinja_buf_cstr(b, "Undefined");
@@ -263,7 +257,7 @@ static void json_map(struct jinja_buf *b, const struct jinja_map *m,
 static void json_value(struct jinja_buf *b, struct jinja_value v,
                        const struct jinja_json_options *o, int level)
 {
-    enter(b);
+    jinja_deeper(b->j);
     switch (v.kind) {
     case JV_NONE:
         jinja_buf_cstr(b, "null");

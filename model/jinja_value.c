@@ -69,6 +69,12 @@ void *jinja_alloc(struct jinja *j, size_t n)
     return memset(p, 0, need);
 }
 
+void jinja_deeper(struct jinja *j)
+{
+    if (++j->depth > JINJA_MAX_DEPTH)
+        jinja_fail(j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
+}
+
 void jinja_step(struct jinja *j, uint64_t n)
 {
     j->steps += n;
@@ -180,16 +186,21 @@ static uint64_t hash_value(struct jinja *j, struct jinja_value v)
     }
 }
 
+/* Enter member i into the index, which has room. */
+static void index_member(struct jinja *j, struct jinja_map *m, size_t i)
+{
+    size_t at = hash_value(j, m->member[i].key) % m->index_size;
+    while (m->index[at] != 0)
+        at = (at + 1) % m->index_size;
+    m->index[at] = (uint32_t)i + 1;
+}
+
 static void index_rebuild(struct jinja *j, struct jinja_map *m)
 {
     m->index_size = 4 * m->cap;
     m->index = jinja_alloc(j, m->index_size * sizeof *m->index);
-    for (size_t i = 0; i < m->n; i++) {
-        size_t at = hash_value(j, m->member[i].key) % m->index_size;
-        while (m->index[at] != 0)
-            at = (at + 1) % m->index_size;
-        m->index[at] = (uint32_t)i + 1;
-    }
+    for (size_t i = 0; i < m->n; i++)
+        index_member(j, m, i);
 }
 
 struct jinja_value *jinja_map_get(struct jinja *j, const struct jinja_map *m,
@@ -239,12 +250,8 @@ void jinja_map_put(struct jinja *j, struct jinja_map *m, struct jinja_value key,
         return;
     }
     m->member[m->n++] = (struct jinja_member){ key, v };
-    if (m->index != NULL) {
-        size_t at = hash_value(j, key) % m->index_size;
-        while (m->index[at] != 0)
-            at = (at + 1) % m->index_size;
-        m->index[at] = (uint32_t)m->n;
-    }
+    if (m->index != NULL)
+        index_member(j, m, m->n - 1);
 }
 
 void jinja_map_clear(struct jinja_map *m)
@@ -301,12 +308,6 @@ static int64_t as_integer(struct jinja_value v)
     return v.kind == JV_INT ? v.u.integer : v.u.boolean;
 }
 
-static void deeper(struct jinja *j)
-{
-    if (++j->depth > JINJA_MAX_DEPTH)
-        jinja_fail(j, "nested deeper than %d levels", JINJA_MAX_DEPTH);
-}
-
 bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     jinja_step(j, 1);
@@ -327,14 +328,14 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
         return jinja_str_equal(a.u.str, b.u.str);
     case JV_LIST:
     case JV_TUPLE:
-        deeper(j);
+        jinja_deeper(j);
         same = a.u.list->n == b.u.list->n;
         for (size_t i = 0; same && i < a.u.list->n; i++)
             same = jinja_equal(j, a.u.list->item[i], b.u.list->item[i]);
         j->depth--;
         return same;
     case JV_MAP:
-        deeper(j);
+        jinja_deeper(j);
         same = a.u.map->n == b.u.map->n;
         for (size_t i = 0; same && i < a.u.map->n; i++) {
             const struct jinja_value *v = jinja_map_get(j, b.u.map, a.u.map->member[i].key);
@@ -364,7 +365,7 @@ int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b)
         return c != 0 ? c : (a.u.str->n > b.u.str->n) - (a.u.str->n < b.u.str->n);
     }
     if (a.kind == b.kind && (a.kind == JV_LIST || a.kind == JV_TUPLE)) {
-        deeper(j);
+        jinja_deeper(j);
         int c = 0;
         for (size_t i = 0; c == 0 && i < a.u.list->n && i < b.u.list->n; i++)
             if (!jinja_equal(j, a.u.list->item[i], b.u.list->item[i]))
@@ -413,8 +414,7 @@ const char *jinja_type_name(struct jinja_value v)
 
 /* ---- containers ----------------------------------------------------------------------- */
 
-/* "'x' is undefined", as the reference words it. */
-static _Noreturn void fail_undefined(struct jinja *j, struct jinja_value v)
+_Noreturn void jinja_fail_undefined(struct jinja *j, struct jinja_value v)
 {
     const struct jinja_str *name = v.u.name;
     if (name == NULL)
@@ -487,7 +487,7 @@ struct jinja_value jinja_get_item(struct jinja *j, struct jinja_value v, struct 
 {
     const struct jinja_str *name = key.kind == JV_STRING ? key.u.str : NULL;
     if (v.kind == JV_UNDEFINED)
-        fail_undefined(j, v);
+        jinja_fail_undefined(j, v);
     if (v.kind == JV_MAP) {
         const struct jinja_value *found = jinja_map_get(j, v.u.map, key);
         if (found != NULL)
@@ -543,7 +543,7 @@ struct jinja_value jinja_get_attr(struct jinja *j, struct jinja_value v,
                                   const struct jinja_str *name)
 {
     if (v.kind == JV_UNDEFINED)
-        fail_undefined(j, v);
+        jinja_fail_undefined(j, v);
     if (v.kind == JV_LOOP) {
         struct jinja_value got = loop_attr(v.u.loop, name);
         if (got.kind != JV_UNDEFINED)
@@ -589,7 +589,7 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
                                struct jinja_value to, struct jinja_value step_value)
 {
     if (v.kind == JV_UNDEFINED)
-        fail_undefined(j, v);
+        jinja_fail_undefined(j, v);
     if (v.kind != JV_STRING && v.kind != JV_LIST && v.kind != JV_TUPLE)
         jinja_fail(j, "a %s cannot be sliced", jinja_type_name(v));
     int64_t n = jinja_length(j, v);
@@ -729,9 +729,9 @@ struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_
         return jinja_buf_value(&buf);
     }
     if (a.kind == JV_UNDEFINED)
-        fail_undefined(j, a);
+        jinja_fail_undefined(j, a);
     if (b.kind == JV_UNDEFINED)
-        fail_undefined(j, b);
+        jinja_fail_undefined(j, b);
     if (jinja_is_number(a) && jinja_is_number(b)) {
         if (op == JO_DIV || a.kind == JV_FLOAT || b.kind == JV_FLOAT)
             return reals(j, op, jinja_number(a), jinja_number(b));
