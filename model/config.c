@@ -9,15 +9,9 @@
 #include "model/config_rope.h"
 #include "model/families.h"
 #include "model/json_file.h"
+#include "model/try.h"
 
 enum { CONFIG_MAX_BYTES = 4 << 20, DIM_MAX = 1 << 20, VOCAB_MAX = 1 << 24 };
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum err_code rc_ = (call);                                                                \
-        if (rc_)                                                                                   \
-            return rc_;                                                                            \
-    } while (0)
 
 static enum err_code need_uint(const struct json_object *o, const char *key, uint32_t hi,
                                uint32_t *out, struct err *e)

@@ -5,13 +5,7 @@
 #include <string.h>
 
 #include "model/families.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum err_code rc_ = (call);                                                                \
-        if (rc_)                                                                                   \
-            return rc_;                                                                            \
-    } while (0)
+#include "model/try.h"
 
 static const double two_pi = 6.283185307179586476925286766559;
 

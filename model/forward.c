@@ -12,13 +12,7 @@
 #include "attention/kv_slabs.h"
 #include "model/config_rope.h"
 #include "model/families.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum err_code rc_ = (call);                                                                \
-        if (rc_)                                                                                   \
-            return rc_;                                                                            \
-    } while (0)
+#include "model/try.h"
 
 /* Layers whose attention calls differ in pointers only share a plan. */
 struct attn_class {

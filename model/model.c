@@ -11,14 +11,8 @@
 #include "model/forward.h"
 #include "model/ops.h"
 #include "model/sampling.h"
+#include "model/try.h"
 #include "model/weights.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum err_code rc_ = (call);                                                                \
-        if (rc_)                                                                                   \
-            return rc_;                                                                            \
-    } while (0)
 
 struct model {
     struct model_config config;

@@ -8,14 +8,8 @@
 
 #include "model/config_rope.h"
 #include "model/convert.h"
+#include "model/try.h"
 #include "model/weights_load.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum err_code rc_ = (call);                                                                \
-        if (rc_)                                                                                   \
-            return rc_;                                                                            \
-    } while (0)
 
 enum err_code loader_store(struct loader *l, const void *host, size_t bytes, const char *what,
                            void **out, struct err *e)

@@ -5,14 +5,8 @@
 #include <stdlib.h>
 
 #include "model/convert.h"
+#include "model/try.h"
 #include "model/weights_load.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        enum err_code rc_ = (call);                                                                \
-        if (rc_)                                                                                   \
-            return rc_;                                                                            \
-    } while (0)
 
 enum { NAME_BYTES = 256 };
 
