@@ -44,14 +44,17 @@ struct exchange {
 
 enum conn_state { CONN_IDLE, CONN_HEAD, CONN_BODY, CONN_BUSY, CONN_LINGER, CONN_CLOSED };
 
+/* A TCP or Unix socket, as the calls of libuv want to see it. */
+union srv_stream {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+};
+
 struct conn {
     struct srv *srv;
-    union {
-        uv_handle_t handle;
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } u;
+    union srv_stream u;
     uv_timer_t deadline, stall;
     uint32_t n_handles; /* not yet closed */
     enum conn_state state;

@@ -15,12 +15,7 @@ enum { BACKLOG = 1024, TCP_KEEPALIVE_S = 60 };
 
 struct listener {
     struct srv *srv;
-    union {
-        uv_handle_t handle;
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } u;
+    union srv_stream u;
     bool is_pipe;
     char url[256];
 };

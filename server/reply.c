@@ -99,18 +99,24 @@ static void retry_headers(struct exchange *x, int status)
         reply_header(x, "x-should-retry", "false");
 }
 
+/* An error's body, given; "{}" when there was no memory to write it. */
+static void reply_refusal(struct exchange *x, int status, struct json_out *o)
+{
+    retry_headers(x, status);
+    if (o->failed)
+        reply_body(x, status, CONTENT_JSON, "{}", 2);
+    else
+        reply_body(x, status, CONTENT_JSON, o->p, o->n);
+    json_out_fini(o);
+}
+
 void reply_err(struct exchange *x, const struct err *e)
 {
     struct json_out o = { 0 };
     int status = err_http_status(e->code);
 
     oai_write_error(&o, e);
-    retry_headers(x, status);
-    if (o.failed)
-        reply_body(x, status, CONTENT_JSON, "{}", 2);
-    else
-        reply_body(x, status, CONTENT_JSON, o.p, o.n);
-    json_out_fini(&o);
+    reply_refusal(x, status, &o);
 }
 
 void reply_error(struct exchange *x, int status, const char *code, const char *message)
@@ -118,12 +124,7 @@ void reply_error(struct exchange *x, int status, const char *code, const char *m
     struct json_out o = { 0 };
 
     oai_write_http_error(&o, status, code, message);
-    retry_headers(x, status);
-    if (o.failed)
-        reply_body(x, status, CONTENT_JSON, "{}", 2);
-    else
-        reply_body(x, status, CONTENT_JSON, o.p, o.n);
-    json_out_fini(&o);
+    reply_refusal(x, status, &o);
 }
 
 void reply_stream_begin(struct exchange *x, const char *type)
