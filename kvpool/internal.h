@@ -73,6 +73,7 @@ struct seq {
     struct hash128 domain; /* hash of salt and adapter                         */
     uint64_t salt, adapter;
     uint8_t rank;
+    struct kvpool_lookup found; /* at open */
     uint64_t expires; /* pins only */
     uint32_t keep[3]; /* boundaries (in blocks) whose window tail is kept:
                        * prompt end, where a repeat of the prompt can hit, a
@@ -278,9 +279,12 @@ struct prefix_hit {
 void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t n,
                         const struct kvpool_key *key, uint32_t *path, struct prefix_hit *hit);
 
-/* Why the tokens past the hit were not found, into the counters. */
-void kvpool_prefix_count(struct kvpool *p, const struct kvpool_key *key,
-                         const struct prefix_hit *hit, uint32_t n);
+/* How n tokens divide into the hit and the misses, by reason. */
+struct kvpool_lookup kvpool_prefix_divide(const struct kvpool *p, const struct kvpool_key *key,
+                                          const struct prefix_hit *hit, uint32_t n);
+
+/* The same into the counters. */
+void kvpool_prefix_count(struct kvpool *p, const struct kvpool_lookup *l);
 
 struct hash128 kvpool_prefix_domain(const struct kvpool *p, uint64_t salt, uint64_t adapter);
 

@@ -286,13 +286,19 @@ enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_to
     struct prefix_hit hit = { .node = NIL };
     if (!key->no_lookup && p->cfg.prefix_caching) {
         kvpool_prefix_walk(p, tokens, n_tokens, key, p->path, &hit);
+        s->found = kvpool_prefix_divide(p, key, &hit, n_tokens);
         if (!key->again)
-            kvpool_prefix_count(p, key, &hit, n_tokens);
+            kvpool_prefix_count(p, &s->found);
         s->keep[2] = hit.n_walked > hit.n_blocks ? hit.n_walked : 0;
     }
     kvpool_seq_hold(p, s, &hit);
     *n_cached = s->n_computed;
     return ERR_OK;
+}
+
+struct kvpool_lookup kvpool_lookup(const struct kvpool *p, seq_id s)
+{
+    return kvpool_seq(p, s)->found;
 }
 
 uint32_t kvpool_peek(const struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,

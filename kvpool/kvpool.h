@@ -87,6 +87,17 @@ MUST_USE enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint
                                    const struct kvpool_key *key, seq_id *out,
                                    uint32_t *n_cached, struct err *e);
 
+/* How the tokens of one kvpool_open divide: query = hit + the misses, by reason.
+ * All 0 when nothing was looked up (no_lookup, or caching is off). */
+struct kvpool_lookup {
+    uint32_t query_tokens, hit_tokens;
+    uint32_t miss_never, miss_evicted, miss_salt, miss_granularity, miss_window;
+};
+
+/* What s found when it was opened (a fork: what its parent did); `again` keeps it
+ * out of the pool's counters, not out of here. */
+struct kvpool_lookup kvpool_lookup(const struct kvpool *p, seq_id s);
+
 /* How many of these tokens a kvpool_open now would find, changing nothing, not
  * even recency or counters. */
 uint32_t kvpool_peek(const struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,

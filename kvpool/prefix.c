@@ -178,25 +178,37 @@ void kvpool_prefix_note_salt(struct kvpool *p, uint64_t salt, uint64_t adapter)
             ghost_put(p->ghost_plain, p->ghost_mask, mix(kvpool_node(p, n)->key, plain));
 }
 
-void kvpool_prefix_count(struct kvpool *p, const struct kvpool_key *key,
-                         const struct prefix_hit *hit, uint32_t n)
+struct kvpool_lookup kvpool_prefix_divide(const struct kvpool *p, const struct kvpool_key *key,
+                                          const struct prefix_hit *hit, uint32_t n)
 {
-    struct counters *c = &p->count;
     uint32_t most = (n - 1) >> p->shift;
-    c->query_tokens += n;
-    c->hit_tokens += (uint64_t)hit->n_blocks << p->shift;
-    c->miss_granularity += n - (most << p->shift);
-    c->miss_window += (uint64_t)(hit->n_walked - hit->n_blocks) << p->shift;
-    uint64_t rest = (uint64_t)(most - hit->n_walked) << p->shift;
+    struct kvpool_lookup l = { .query_tokens = n,
+                               .hit_tokens = hit->n_blocks << p->shift,
+                               .miss_granularity = n - (most << p->shift),
+                               .miss_window = (hit->n_walked - hit->n_blocks) << p->shift };
+    uint32_t rest = (most - hit->n_walked) << p->shift;
     if (rest == 0)
-        return;
+        return l;
     struct hash128 domain = kvpool_prefix_domain(p, key->salt, key->adapter);
     if (hit->has_missed && ghost_has(p->ghost_evicted, p->ghost_mask, mix(hit->missed, domain)))
-        c->miss_evicted += rest;
+        l.miss_evicted = rest;
     else if (hit->has_missed && p->salted && ghost_has(p->ghost_plain, p->ghost_mask, hit->missed))
-        c->miss_salt += rest;
+        l.miss_salt = rest;
     else
-        c->miss_never += rest;
+        l.miss_never = rest;
+    return l;
+}
+
+void kvpool_prefix_count(struct kvpool *p, const struct kvpool_lookup *l)
+{
+    struct counters *c = &p->count;
+    c->query_tokens += l->query_tokens;
+    c->hit_tokens += l->hit_tokens;
+    c->miss_granularity += l->miss_granularity;
+    c->miss_window += l->miss_window;
+    c->miss_evicted += l->miss_evicted;
+    c->miss_salt += l->miss_salt;
+    c->miss_never += l->miss_never;
 }
 
 /* ---- look-up ------------------------------------------------------------------ */

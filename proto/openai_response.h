@@ -137,7 +137,8 @@ void oai_stream_role(struct json_out *o, const struct oai_stream *s, uint32_t in
 /* Completion text, chat content, tool fragment or finish. */
 void oai_stream_delta(struct json_out *o, const struct oai_stream *s,
                       const struct oai_delta *d);
-/* `"choices":[]` with usage; before [DONE] when the client asked. */
+/* `"choices":[]` with usage, cache or both (NULL: not asked for); the last event
+ * before [DONE]. */
 void oai_stream_usage(struct json_out *o, const struct oai_stream *s,
                       const struct oai_usage *usage, const struct oai_cache_report *cache);
 /* Failure after the 200: an error event and [DONE]. */

@@ -125,8 +125,11 @@ void oai_stream_usage(struct json_out *o, const struct oai_stream *s,
                       const struct oai_usage *usage, const struct oai_cache_report *cache)
 {
     json_out_raw(o, s->head, s->n_head_bare);
-    JSON_LIT(o, "],\"usage\":");
-    oai_put_usage(o, usage);
+    JSON_LIT(o, "]");
+    if (usage != NULL) {
+        JSON_LIT(o, ",\"usage\":");
+        oai_put_usage(o, usage);
+    }
     if (cache != NULL)
         oai_put_cache(o, cache);
     JSON_LIT(o, "}" SSE_END);

@@ -150,6 +150,7 @@ static void book_start(struct sched *s, struct seq *q, uint32_t n_cached)
         uint64_t now = s->now_us(s->clock_ctx);
         r->start_us = now > 0 ? now : 1;
         r->n_cached = n_cached;
+        r->found = kvpool_lookup(s->pool, q->sid);
         s->stats.tokens_prompt += r->r.n_prompt;
         s->stats.tokens_prompt_cached += n_cached;
     } else {

@@ -47,7 +47,8 @@ static enum finish take_token(struct sched *s, struct seq *q, const struct sampl
                                    .n_prompt = r->r.n_prompt,
                                    .n_output = q->n_output,
                                    .n_cached = r->n_cached,
-                                   .n_preempted = q->n_preempted });
+                                   .n_preempted = q->n_preempted,
+                                   .found = r->found });
     if (stop)
         return FINISH_STOP;
     return q->n_output >= r->limit ? FINISH_LENGTH : FINISH_NONE;

@@ -56,6 +56,7 @@ struct req {
     uint32_t lp_next;             /* next prompt position whose score is due;
                                    * n_prompt when none is                        */
     uint32_t n_cached;
+    struct kvpool_lookup found;   /* by its first start                           */
     bool looked_up;               /* its prefix was counted once                  */
     uint64_t retry_step, retry_idle; /* refused admission: do not look before     */
     struct flow *flow;               /* while waiting for its first admission     */

@@ -114,6 +114,7 @@ static void emit_done(struct sched *s, const struct seq *q, enum finish why, int
                 .n_output = q->n_output,
                 .n_cached = r->n_cached,
                 .n_preempted = q->n_preempted,
+                .found = r->found,
                 .queued_us = start - r->submit_us,
                 .prefill_us = first - start,
                 .decode_us = now - first,

@@ -83,6 +83,8 @@ struct sched_event {
     enum finish finish;       /* DONE only */
     int32_t stop_id;          /* DONE by FINISH_STOP: the id that stopped it; else -1 */
     uint32_t n_prompt, n_output, n_cached, n_preempted; /* DONE and TOKEN */
+    struct kvpool_lookup found; /* DONE and TOKEN: the request's first start's; all 0
+                                 * before it */
     uint64_t queued_us, prefill_us, decode_us;          /* DONE */
     const char *message;      /* DONE by FINISH_ERROR: why, borrowed */
 };

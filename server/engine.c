@@ -118,6 +118,7 @@ static void on_event(void *ctx, const struct sched_event *s)
     ev->n_output = s->n_output;
     ev->n_cached = s->n_cached;
     ev->n_preempted = s->n_preempted;
+    ev->found = s->found;
     ev->queued_us = s->queued_us;
     ev->prefill_us = s->prefill_us;
     ev->decode_us = s->decode_us;

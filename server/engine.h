@@ -90,6 +90,7 @@ struct engine_event {
     uint32_t n_top, top; /* batch->top_token[top..top+n_top) */
     int32_t stop_id;
     uint32_t n_prompt, n_output, n_cached, n_preempted;
+    struct kvpool_lookup found;
     uint64_t queued_us, prefill_us, decode_us;
     uint32_t message; /* batch->text + message; the empty string when none */
     struct engine_mail *mail;

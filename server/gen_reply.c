@@ -80,7 +80,7 @@ static struct oai_usage usage_of(const struct gen *g)
 
     for (uint32_t i = 0; i < g->prompts.n; i++) {
         u.prompt_tokens += g->prompts.prompt[i].ids.n;
-        u.cached_tokens += g->prompt[i].n_cached;
+        u.cached_tokens += g->prompt[i].found.hit_tokens;
     }
     for (uint32_t i = 0; i < g->n_choices; i++)
         u.completion_tokens += g->choice[i].c.n_tokens;
@@ -179,12 +179,37 @@ static bool deliver(struct gen *g, struct json_out *o)
     return ok;
 }
 
+/* What the cache answered, over all prompts; their first starts count. */
+static struct oai_cache_report report_of(const struct gen *g)
+{
+    struct oai_cache_report c = { 0 };
+
+    for (uint32_t i = 0; i < g->prompts.n; i++) {
+        const struct kvpool_lookup *l = &g->prompt[i].found;
+        c.query_tokens += l->query_tokens;
+        c.hit_tokens += l->hit_tokens;
+        c.miss_never += l->miss_never;
+        c.miss_evicted += l->miss_evicted;
+        c.miss_salt += l->miss_salt;
+        c.miss_granularity += l->miss_granularity;
+        c.miss_window += l->miss_window;
+    }
+    return c;
+}
+
+/* The report as headers of a whole reply.  A stream's headers leave before the
+ * cache is asked: there the report is the last event's `cache` object. */
 static void cache_headers(struct gen *g)
 {
-    struct oai_usage u = usage_of(g);
+    struct oai_cache_report c = report_of(g);
 
-    reply_header(g->x, "x-cache-query-tokens", "%llu", (unsigned long long)u.prompt_tokens);
-    reply_header(g->x, "x-cache-hit-tokens", "%llu", (unsigned long long)u.cached_tokens);
+    reply_header(g->x, "x-cache-query-tokens", "%llu", (unsigned long long)c.query_tokens);
+    reply_header(g->x, "x-cache-hit-tokens", "%llu", (unsigned long long)c.hit_tokens);
+    reply_header(g->x, "x-cache-miss-tokens",
+                 "never_seen=%llu, evicted=%llu, salt=%llu, granularity=%llu, window=%llu",
+                 (unsigned long long)c.miss_never, (unsigned long long)c.miss_evicted,
+                 (unsigned long long)c.miss_salt, (unsigned long long)c.miss_granularity,
+                 (unsigned long long)c.miss_window);
 }
 
 void gen_reply_begin(struct gen *g)
@@ -255,9 +280,11 @@ static void end_stream(struct gen *g)
     struct json_out o = { 0 };
     struct exchange *x = g->x;
 
-    if (g->stream.include_usage) {
+    if (g->stream.include_usage || g->prompts.req.cache_report) {
         struct oai_usage u = usage_of(g);
-        oai_stream_usage(&o, &g->stream, &u, NULL);
+        struct oai_cache_report c = report_of(g);
+        oai_stream_usage(&o, &g->stream, g->stream.include_usage ? &u : NULL,
+                         g->prompts.req.cache_report ? &c : NULL);
     }
     sse_done(&o);
     if (!deliver(g, &o))
@@ -316,6 +343,7 @@ static void send_whole(struct gen *g)
     struct reply_part *part = calloc(g->n_choices, sizeof *part);
     struct oai_identity id = identity_of(g);
     struct oai_usage usage = usage_of(g);
+    struct oai_cache_report report = report_of(g);
     struct json_out o = { 0 };
     struct exchange *x = g->x;
     bool ok = choice && part;
@@ -323,7 +351,8 @@ static void send_whole(struct gen *g)
     for (uint32_t i = 0; ok && i < g->n_choices; i++)
         ok = fill_choice(g, i, &choice[i], &part[i]);
     if (ok)
-        oai_write_reply(&o, &id, choice, g->n_choices, &usage, NULL);
+        oai_write_reply(&o, &id, choice, g->n_choices, &usage,
+                        g->prompts.req.cache_report ? &report : NULL);
     for (uint32_t i = 0; part && i < g->n_choices; i++) {
         free(part[i].scores.memory);
         free(part[i].prompt_scores.memory);

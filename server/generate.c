@@ -115,7 +115,7 @@ static void log_end(struct gen *g)
 
     for (uint32_t i = 0; g->prompt && i < g->prompts.n; i++) {
         l.n_prompt += g->prompts.prompt[i].ids.n;
-        l.n_cached += g->prompt[i].n_cached;
+        l.n_cached += g->prompt[i].found.hit_tokens;
     }
     for (uint32_t i = 0; g->choice && i < g->n_choices; i++)
         l.n_output += g->choice[i].c.n_tokens;
@@ -147,7 +147,7 @@ static void count_end(struct gen *g)
     for (uint32_t i = 0; i < g->prompts.n; i++) {
         prom_observe(m->request_prompt_tokens, (double)g->prompts.prompt[i].ids.n);
         prom_observe(m->request_prefill_kv_computed_tokens,
-                     (double)(g->prompts.prompt[i].ids.n - g->prompt[i].n_cached));
+                     (double)(g->prompts.prompt[i].ids.n - g->prompt[i].found.hit_tokens));
     }
     prom_observe(m->request_generation_tokens, total);
     prom_observe(m->request_max_num_generation_tokens, most);
@@ -272,7 +272,7 @@ static void on_token(struct gen *g, uint32_t prompt, const struct engine_batch *
                               .top_logprob = b->top_logprob + ev->top };
     struct err e;
 
-    g->prompt[prompt].n_cached = ev->n_cached;
+    g->prompt[prompt].found = ev->found;
     if (g->first_us == 0) {
         g->first_us = b->now_us;
         prom_observe(m->time_to_first_token, (double)(b->now_us - g->began_us) / 1e6);
@@ -346,7 +346,7 @@ static void on_done(struct gen *g, uint32_t prompt, const struct engine_batch *b
     g->n_running--;
     g->prompt[prompt].n_running--;
     if (ev->n_output > 0 || g->prompts.req.max_tokens == 0)
-        g->prompt[prompt].n_cached = ev->n_cached;
+        g->prompt[prompt].found = ev->found;
     g->n_preempted += ev->n_preempted;
     g->queued_us = ev->queued_us > g->queued_us ? ev->queued_us : g->queued_us;
     g->prefill_us = ev->prefill_us > g->prefill_us ? ev->prefill_us : g->prefill_us;

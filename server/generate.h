@@ -17,7 +17,7 @@ struct gen_prompt {
     struct engine_cancel cancel;
     bool cancel_out;     /* the cancel mail is with the engine, or was      */
     uint32_t n_running;  /* sequences the engine has not ended              */
-    uint32_t n_cached;
+    struct kvpool_lookup found; /* in the cache, by its first start         */
     struct score_list scores; /* of the prompt; [i] is token i + 1          */
 };
 

@@ -181,6 +181,50 @@ TEST(plain_chains_count_as_salt_misses_after_the_first_salt)
     kvpool_destroy(p);
 }
 
+/* What one sequence's own look-up found, exactly; query is the sum of the rest. */
+static void found_is(const struct kvpool *p, seq_id s, struct kvpool_lookup want)
+{
+    struct kvpool_lookup l = kvpool_lookup(p, s);
+    want.query_tokens = want.hit_tokens + want.miss_never + want.miss_evicted + want.miss_salt +
+                        want.miss_granularity + want.miss_window;
+    assert_memory_equal(&l, &want, sizeof l);
+}
+#define assert_found(p, s, ...) found_is(p, s, (struct kvpool_lookup){ __VA_ARGS__ })
+
+TEST(a_sequence_knows_why_it_missed)
+{
+    struct kvpool *p = pool_of(.blocks = 40);
+    struct kvpool_key salted = { .salt = 9 };
+    seq_id s = drive_open(p, 1, 100);
+    assert_found(p, s, .miss_never = 96, .miss_granularity = 4);
+    drive_text_to(p, s, 100, 4096);
+    struct err e;
+    seq_id child;
+    assert_ok(kvpool_fork(p, s, &child, &e), e);
+    assert_found(p, child, .miss_never = 96, .miss_granularity = 4); /* its parent's */
+    kvpool_close(p, child);
+    kvpool_close(p, s);
+    s = drive_open_text(p, 100, &salted);
+    assert_found(p, s, .miss_salt = 96, .miss_granularity = 4);
+    kvpool_close(p, s);
+    s = drive_open_text(p, 64, NULL);
+    assert_found(p, s, .hit_tokens = 48, .miss_granularity = 16); /* one is recomputed */
+    kvpool_close(p, s);
+    for (uint32_t i = 0; i < 10; i++)
+        drive_request(p, 50 + i, 20 * 16, 1, 4096);
+    s = drive_open(p, 1, 100);
+    assert_found(p, s, .miss_evicted = 96, .miss_granularity = 4);
+    kvpool_close(p, s);
+    kvpool_destroy(p);
+    /* A window keeps few boundaries: known text between them is a miss of its own. */
+    p = pool_of(.blocks = 400, .n_groups = 2, .windows = { 0, 32 });
+    drive_request(p, 1, 320, 1, 4096);
+    s = drive_open(p, 1, 200);
+    assert_found(p, s, .miss_window = 192, .miss_granularity = 8);
+    kvpool_close(p, s);
+    kvpool_destroy(p);
+}
+
 TEST(counters_add_up_and_name_the_reason)
 {
     struct kvpool *p = pool_of(.blocks = 64);
@@ -199,9 +243,11 @@ TEST(counters_add_up_and_name_the_reason)
     struct kvpool_key again = { .again = true }, blind = { .no_lookup = true };
     seq_id s = drive_open_text(p, 100, &again);
     assert_int_equal(drive.cached, 96);
+    assert_found(p, s, .hit_tokens = 96, .miss_granularity = 4); /* known all the same */
     kvpool_close(p, s);
     s = drive_open_text(p, 100, &blind);
     assert_int_equal(drive.cached, 0);
+    assert_found(p, s, .query_tokens = 0);
     kvpool_close(p, s);
     assert_int_equal(drive_stats(p).query_tokens, 200);
     /* Peeking changes nothing at all. */
@@ -301,6 +347,7 @@ int main(void)
         RUN(colliding_hashes_share_nothing),
         RUN(domains_are_separate),
         RUN(plain_chains_count_as_salt_misses_after_the_first_salt),
+        RUN(a_sequence_knows_why_it_missed),
         RUN(counters_add_up_and_name_the_reason),
         RUN(caching_off_shares_nothing),
         RUN(reset_forgets_idle_blocks),

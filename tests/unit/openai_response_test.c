@@ -276,6 +276,11 @@ TEST(chat_stream_in_order)
                             USAGE(7, 2, 9, 4) "}");
     oai_stream_usage(&o, &s, &usage, NULL);
     event_is(&o, CHUNK_HEAD "],\"usage\":" USAGE(7, 2, 9, 4) "}");
+    const struct oai_cache_report cache = { 7, 1, 2, 0, 0, 4, 0 };
+    oai_stream_usage(&o, &s, NULL, &cache);
+    event_is(&o, CHUNK_HEAD "],\"cache\":{\"query_tokens\":7,\"hit_tokens\":1,\"miss_tokens\":"
+                            "{\"never_seen\":2,\"evicted\":0,\"salt\":0,\"granularity\":4,"
+                            "\"window\":0}}}");
     sse_done(&o);
     sse_ping(&o);
     assert_memory_equal(o.p, "data: [DONE]\n\n: ping\n\n", o.n);
