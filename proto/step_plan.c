@@ -64,8 +64,14 @@ static enum err_code check_tokens(const struct step_plan *p, struct err *e)
     for (uint32_t r = 0; r < p->n_rows; r++)
         for (int32_t t = p->cu_seqlens[r]; t < p->cu_seqlens[r + 1]; t++) {
             int32_t want = p->past_seqlens[r] + (t - p->cu_seqlens[r]);
-            if (p->token[t] < 0)
-                return err_set(e, ERR_INVALID, "token[%d] = %d: expected >= 0", t, p->token[t]);
+            int32_t from = p->token_from != NULL ? p->token_from[t] : -1;
+            if (from < -1 || (from >= 0 && t + 1 != p->cu_seqlens[r + 1]))
+                return err_set(e, ERR_INVALID,
+                               "token_from[%d] = %d: expected -1, or an output for the row's last "
+                               "token", t, from);
+            if (from >= 0 ? p->token[t] != -1 : p->token[t] < 0)
+                return err_set(e, ERR_INVALID, "token[%d] = %d: expected %s", t, p->token[t],
+                               from >= 0 ? "-1 beside token_from" : ">= 0");
             if (p->position[t] != want)
                 return err_set(e, ERR_INVALID, "position[%d] = %d: expected %d (row %u)", t,
                                p->position[t], want, r);

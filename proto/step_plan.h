@@ -1,8 +1,12 @@
 /* step_plan.h: the contract between scheduling and compute, one step at a time.
  *
  * The scheduler fills it, attention and model read it; nothing else crosses.
- * n tokens, r rows.  All arrays are owned by the scheduler and borrowed by the
- * reader until the step is committed.  Host memory. */
+ * n tokens, r rows.  All arrays are owned by the scheduler; the model reads them
+ * before its forward returns, and not after.  Host memory.
+ *
+ * A step may be planned while the one before it runs.  The token which that one
+ * will sample for a row is not known then: token_from names the output that it
+ * will come from, and the model takes it from its own results. */
 #ifndef PROTO_STEP_PLAN_H
 #define PROTO_STEP_PLAN_H
 
@@ -20,7 +24,8 @@ struct plan_output {
                              * report this token's logprob (prompt logprobs)      */
     const struct sample_params *params;
     uint64_t seed;          /* Philox key of this sequence (params->seed + choice) */
-    const int32_t *history; /* [n_history] the sequence up to and with token       */
+    const int32_t *history; /* [n_history] the sequence up to and with token; its
+                             * last entry is -1 where token_from names that token  */
     uint32_t n_history;     /* = position of the successor                        */
     uint32_t n_prompt;      /* leading part of history that is prompt             */
 };
@@ -35,6 +40,9 @@ struct step_plan {
     uint32_t n_tokens, n_rows, n_groups;
     uint32_t max_query_len, max_kv_len; /* over rows; kv length after this step   */
     const int32_t *token, *position;    /* [n]                                    */
+    const int32_t *token_from;          /* NULL: all tokens are known.  Else [n]: -1,
+                                         * or the output of step - 1 whose sampled
+                                         * token this one is; token[] is -1 then   */
     const int32_t *cu_seqlens;          /* [r+1], [0] = 0, [r] = n                */
     const int32_t *past_seqlens;        /* [r] tokens in KV before this step      */
     const int32_t *slot_mapping[KV_GROUPS]; /* [n] block*B+offset; -1 skips       */

@@ -71,7 +71,7 @@ static uint32_t n_part_done(const struct sched *s)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_run; i++)
-        n += s->run[i]->known - s->run[i]->computed > s->run[i]->planned;
+        n += seq_left(s->run[i]) > s->run[i]->planned && seq_left(s->run[i]) > 1;
     return n;
 }
 
@@ -128,7 +128,7 @@ static bool could_start(struct sched *s, struct start *st, uint32_t budget)
     uint64_t full = 0;
     for (uint32_t g = 0; g < s->lay.n_groups; g++)
         full += s->lay.group[g].window == 0 || hit <= s->lay.group[g].window;
-    uint64_t held = full * (hit >> s->plan.block_shift);
+    uint64_t held = full * (hit >> s->block_shift);
     st->room.need = st->want > held ? st->want - held : 0;
     if (!policy_fits(&st->room))
         return refuse(s, st);
@@ -161,7 +161,7 @@ static void book_start(struct sched *s, struct seq *q, uint32_t n_cached)
     q->lost = 0;
     q->passed = 0;
     q->computed = n_cached;
-    q->planned = 0;
+    q->planned = q->flight = q->due = 0;
     run_add(s, q);
 }
 
@@ -245,7 +245,7 @@ static bool first_part_done(const struct sched *s, struct policy_prompt *first)
     bool any = false;
     for (uint32_t i = 0; i < s->n_run; i++) {
         const struct seq *q = s->run[i];
-        struct policy_prompt p = { .left = q->known - q->computed,
+        struct policy_prompt p = { .left = seq_left(q),
                                    .passed = q->passed,
                                    .arrival = q->req->arrival,
                                    .priority = queue_priority(&s->queue, q->req) };

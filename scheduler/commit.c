@@ -117,23 +117,24 @@ static bool take_prompt_scores(struct sched *s, struct seq *q, const struct plan
 }
 
 /* One row's outputs [first, first + row->n_outputs). */
-static void take_outputs(struct sched *s, const struct row *row, const struct step_plan *plan,
+static void take_outputs(struct sched *s, const struct step *t, const struct row *row,
                          const struct sampled *out, uint32_t first)
 {
     struct seq *q = row->seq;
-    const struct plan_output *po = plan->output + first;
+    const struct plan_output *po = t->plan.output + first;
     if (!take_prompt_scores(s, q, po, out + first, row->n_outputs))
         return;
     enum finish why = FINISH_NONE;
     int32_t token = -1;
     for (uint32_t i = 0; i < row->n_outputs; i++) {
-        struct seq *to = s->out_seq[first + i];
+        struct seq *to = t->out_seq[first + i];
         if (po[i].target >= 0 || to->state == SEQ_DONE)
             continue;
         if (to != q) {
             give_birth(s, q, to, &out[first + i]);
             continue;
         }
+        q->due--;
         why = take_token(s, q, &out[first + i]);
         token = out[first + i].token;
     }
@@ -164,55 +165,52 @@ static void check_ledger(struct sched *s)
     }
 }
 
-/* The step has ended: nobody reads its arrays any more. */
-static void close_step(struct sched *s)
+/* The oldest step in flight has ended; the next one has begun at the latest now. */
+static void close_step(struct sched *s, struct step *t, uint64_t now)
 {
-    s->in_flight = false;
-    s->n_rows = s->n_outputs = 0;
+    t->n_rows = t->n_outputs = 0;
+    s->n_flight--;
+    if (s->n_flight > 0)
+        step_oldest(s)->start_us = now;
     zombies_free(s);
     check_ledger(s);
 }
 
 void sched_commit(struct sched *s, const struct step_plan *plan, const struct sampled *out)
 {
-    assert(s->in_flight && !s->busy && plan == &s->plan.view);
+    struct step *t = step_oldest(s);
+    assert(s->n_flight > 0 && !s->busy && plan == &t->plan.view);
     uint64_t now = s->now_us(s->clock_ctx);
-    if (s->cfg.itl_target_us != 0 && s->step_decodes > 0)
-        policy_pace_add(&s->pace, s->step_prompt_tokens, now - s->step_start_us);
+    if (s->cfg.itl_target_us != 0 && t->n_decodes > 0)
+        policy_pace_add(&s->pace, t->n_prompt_tokens, now - t->start_us);
     kvpool_retire(s->pool, plan->step);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        struct seq *q = s->row[i].seq;
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        struct seq *q = t->row[i].seq;
         if (q->state != SEQ_RUN)
             continue;
-        kvpool_commit(s->pool, q->sid, q->hist + q->computed, s->row[i].n);
-        q->computed += s->row[i].n;
-        q->planned = 0;
+        kvpool_commit(s->pool, q->sid, q->hist + q->computed, t->row[i].n);
+        q->computed += t->row[i].n;
+        q->flight -= t->row[i].n;
     }
     uint32_t first = 0;
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        const struct row row = s->row[i];
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        const struct row row = t->row[i];
         if (row.seq->state == SEQ_RUN)
-            take_outputs(s, &row, plan, out, first);
+            take_outputs(s, t, &row, out, first);
         first += row.n_outputs;
     }
-    close_step(s);
+    close_step(s, t, now);
 }
 
 void sched_abort(struct sched *s, const struct step_plan *plan, const struct err *why)
 {
-    assert(s->in_flight && !s->busy && plan == &s->plan.view);
+    struct step *t = step_oldest(s);
+    assert(s->n_flight > 0 && !s->busy && plan == &t->plan.view);
     kvpool_retire(s->pool, plan->step);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        struct seq *q = s->row[i].seq;
-        if (q->state == SEQ_RUN && q->planned > 0) {
-            kvpool_rollback(s->pool, q->sid);
-            q->planned = 0;
-        }
-    }
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        struct seq *q = s->row[i].seq;
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        struct seq *q = t->row[i].seq;
         if (q->state != SEQ_DONE)
             req_finish(s, q->req, FINISH_ERROR, why != NULL ? why->message : "the step failed");
     }
-    close_step(s);
+    close_step(s, t, s->now_us(s->clock_ctx));
 }

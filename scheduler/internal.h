@@ -11,9 +11,11 @@
  * (1) run[] holds exactly the RUN sequences, in admission order, each with an
  *     open pool sequence; n_run <= max_num_seqs.
  * (2) A WAIT or UNBORN or DONE sequence holds no pool sequence.
- * (3) computed = kvpool_length(sid) <= known - (1 unless the prompt only).
- * (4) A request without a live sequence is freed, or is on the zombie list
- *     while a step in flight may still read its history. */
+ * (3) computed = kvpool_length(sid) <= known - (1 unless the prompt only), and
+ *     computed + flight <= known + due.
+ * (4) A request without a live sequence is freed, or is on the zombie list until
+ *     the steps launched in its life have ended.
+ * (5) flight and due are 0 unless a step is in flight; due is 0 or 1. */
 #ifndef SCHEDULER_INTERNAL_H
 #define SCHEDULER_INTERNAL_H
 
@@ -32,7 +34,10 @@ struct seq {
                              * until first admitted                               */
     uint32_t known, cap;
     uint32_t computed;      /* tokens in KV                                       */
-    uint32_t planned;       /* of the step in flight or being planned             */
+    uint32_t planned;       /* of the step being planned                          */
+    uint32_t flight;        /* of the steps in flight                             */
+    uint32_t due;           /* tokens that the steps in flight will sample for it */
+    uint32_t due_output;    /* with due: which output of the last launched step   */
     uint32_t n_output;
     uint32_t n_preempted;
     uint32_t lost;          /* tokens whose KV a preemption dropped               */
@@ -64,6 +69,7 @@ struct req {
     struct req *wait_prev, *wait_next; /* in its flow                             */
     struct req *id_next;             /* hash chain                                */
     struct req *prev, *next;         /* all live requests, by arrival             */
+    uint64_t last_step;              /* a zombie: no later step names it          */
     struct seq seq[];                /* [r.n]                                     */
 };
 
@@ -127,12 +133,27 @@ int32_t queue_priority(const struct queue *q, const struct req *r);
 
 /* --- the scheduler ------------------------------------------------------ */
 
-/* A row of the step being planned or in flight. */
+/* A row of a step. */
 struct row {
     struct seq *seq; /* NULL: dropped while planning */
     uint32_t n;      /* tokens */
     uint32_t n_outputs;
 };
+
+/* A step being planned or in flight. */
+struct step {
+    struct row *row;      /* [n_rows] of [max_num_seqs] */
+    uint32_t n_rows, n_live_rows; /* the latter without those dropped while planning */
+    struct seq **out_seq; /* [max_outputs] whom each output belongs to */
+    uint32_t n_outputs;   /* planned so far */
+    struct plan_buffer plan;
+    uint32_t n_decodes, n_prompt_tokens;
+    uint32_t n_preempted; /* while it was planned */
+    bool starved;         /* a running row found no block beside a step in flight */
+    uint64_t start_us;    /* when the device could begin it */
+};
+
+enum { STEPS = 2 };
 
 struct sched {
     struct kvpool *pool; /* borrowed */
@@ -150,16 +171,12 @@ struct sched {
     uint64_t arrivals, step;
     uint64_t n_blocks;
 
-    struct row *row;      /* [n_rows] of [max_num_seqs] */
-    uint32_t n_rows, n_live_rows; /* the latter without those dropped while planning */
-    struct seq **out_seq; /* [max_outputs] whom each output belongs to */
-    uint32_t n_outputs;   /* planned so far */
-    struct plan_buffer plan;
-    bool in_flight;       /* between sched_next and commit or abort */
+    struct step steps[STEPS]; /* step n is steps[n % STEPS]; the second only with
+                               * cfg.overlap */
+    struct step *now;     /* being planned */
+    uint32_t n_flight;    /* the last launched steps, not yet committed or aborted */
     bool busy;            /* inside a callback: no public call may come */
-    uint32_t step_decodes, step_prompt_tokens;
-    uint32_t step_preempted; /* in the step being planned */
-    uint64_t step_start_us;
+    uint32_t block_shift;
     struct policy_pace pace;
 
     struct seq **cand;            /* scratch, [max_num_seqs] */
@@ -167,7 +184,7 @@ struct sched {
     struct policy_prompt *part;   /* scratch, [max_num_seqs] */
     seq_id *sid;                  /* [max_num_seqs] of the plan's rows */
 
-    struct req *zombies;  /* ended, freed at the end of the step in flight */
+    struct req *zombies;  /* ended, latest first; freed when their last step has ended */
     struct sched_stats stats;
     struct err last_violation;
 };
@@ -190,7 +207,23 @@ void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id
 /* End every sequence that lives. */
 void req_finish(struct sched *s, struct req *r, enum finish why, const char *message);
 void emit(struct sched *s, const struct sched_event *ev);
+/* Those that no step in flight names. */
 void zombies_free(struct sched *s);
+/* The first position that no launched step computes, and the tokens from there
+ * that are known or will be. */
+static inline uint32_t seq_start(const struct seq *q)
+{
+    return q->computed + q->flight;
+}
+static inline uint32_t seq_left(const struct seq *q)
+{
+    return q->known + q->due - seq_start(q);
+}
+/* The oldest step in flight. */
+static inline struct step *step_oldest(struct sched *s)
+{
+    return &s->steps[(s->step - s->n_flight + 1) % STEPS];
+}
 
 /* admit.c */
 /* Tokens a sequence has in KV at its longest. */

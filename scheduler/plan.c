@@ -34,11 +34,13 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
         b->block_shift++;
     b->view.n_groups = lay->n_groups;
     b->token = array(max_tokens, sizeof(int32_t), &bytes);
+    b->token_from = array(max_tokens, sizeof(int32_t), &bytes);
     b->position = array(max_tokens, sizeof(int32_t), &bytes);
     b->cu_seqlens = array((uint64_t)max_rows + 1, sizeof(int32_t), &bytes);
     b->past_seqlens = array(max_rows, sizeof(int32_t), &bytes);
     b->output = array(max_outputs, sizeof *b->output, &bytes);
-    bool ok = b->token && b->position && b->cu_seqlens && b->past_seqlens && b->output;
+    bool ok = b->token && b->token_from && b->position && b->cu_seqlens && b->past_seqlens &&
+              b->output;
     for (uint32_t g = 0; g < lay->n_groups; g++) {
         b->slot_mapping[g] = array(max_tokens, sizeof(int32_t), &bytes);
         b->block_table[g] = array((uint64_t)max_rows * b->max_cols, sizeof(blk_id), &bytes);
@@ -63,6 +65,7 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
 void plan_fini(struct plan_buffer *b)
 {
     free(b->token);
+    free(b->token_from);
     free(b->position);
     free(b->cu_seqlens);
     free(b->past_seqlens);
@@ -81,10 +84,12 @@ void plan_begin(struct plan_buffer *b, uint64_t step)
     v->n_tokens = v->n_rows = v->n_outputs = v->n_copies = 0;
     v->max_query_len = v->max_kv_len = 0;
     v->copy = NULL;
+    v->token_from = NULL;
     b->cu_seqlens[0] = 0;
 }
 
-uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past)
+uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past,
+                      int32_t from)
 {
     struct step_plan *v = &b->view;
     assert(n > 0 && v->n_rows < b->max_rows && n <= b->max_tokens - v->n_tokens);
@@ -92,6 +97,12 @@ uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, 
     memcpy(b->token + t, tokens, (size_t)n * sizeof *tokens);
     for (uint32_t i = 0; i < n; i++)
         b->position[t + i] = (int32_t)(past + i);
+    memset(b->token_from + t, 0xff, (size_t)n * sizeof *b->token_from);
+    if (from >= 0) {
+        b->token[t + n - 1] = -1;
+        b->token_from[t + n - 1] = from;
+        v->token_from = b->token_from;
+    }
     b->past_seqlens[r] = (int32_t)past;
     v->n_tokens = t + n;
     b->cu_seqlens[r + 1] = (int32_t)v->n_tokens;

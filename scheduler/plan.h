@@ -12,7 +12,7 @@
 struct plan_buffer {
     struct step_plan view; /* what the reader gets */
     uint32_t max_tokens, max_rows, max_outputs, max_cols, block_tokens, block_shift;
-    int32_t *token, *position, *cu_seqlens, *past_seqlens;
+    int32_t *token, *token_from, *position, *cu_seqlens, *past_seqlens;
     int32_t *slot_mapping[KV_GROUPS], *block_table[KV_GROUPS];
     struct plan_output *output;
 };
@@ -24,8 +24,10 @@ void plan_fini(struct plan_buffer *b);
 
 /* Begin step `step`; rows and outputs are added in order. */
 void plan_begin(struct plan_buffer *b, uint64_t step);
-/* A row of tokens[0..n) that follow `past` computed ones.  Returns its index. */
-uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past);
+/* A row of tokens[0..n) that follow `past` computed ones.  from >= 0: the last
+ * one is what that output of the step before samples.  Returns its index. */
+uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past,
+                      int32_t from);
 /* The next output, to be filled by the caller; ascending by token. */
 struct plan_output *plan_add_output(struct plan_buffer *b);
 /* Slots and tables from the pool, whose sequence sid[r] is row r with its blocks

@@ -2,7 +2,7 @@
  *
  * Owns requests, sequences and their histories.  Engine thread.  Promises: a
  * sequence ends exactly once, with one SCHED_DONE; nothing that a step in
- * flight reads is freed before that step has ended. */
+ * flight names is freed before that step has ended. */
 #include "scheduler/internal.h"
 
 #include <assert.h>
@@ -44,8 +44,6 @@ bool seq_hold(struct seq *q, uint32_t want)
 {
     if (q->hist != NULL && q->cap >= want)
         return true;
-    /* A plan in flight may borrow the old place: histories grow while a step is
-     * planned, and a sibling gets its first one at commit. */
     uint64_t most = (uint64_t)q->req->r.n_prompt + q->req->limit;
     uint64_t cap = q->hist == NULL ? (uint64_t)want + 64 : (uint64_t)want + want / 2;
     if (cap > most)
@@ -84,8 +82,7 @@ void seq_release(struct sched *s, struct seq *q)
         return;
     kvpool_close(s->pool, q->sid);
     q->sid = SEQ_NONE;
-    q->computed = 0;
-    q->planned = 0;
+    q->computed = q->planned = q->flight = q->due = 0;
 }
 
 void emit(struct sched *s, const struct sched_event *ev)
@@ -122,6 +119,22 @@ static void emit_done(struct sched *s, const struct seq *q, enum finish why, int
             });
 }
 
+static void step_rename(struct step *t, const struct seq *from, struct seq *to)
+{
+    for (uint32_t i = 0; i < t->n_rows; i++)
+        if (t->row[i].seq == from)
+            t->row[i].seq = to;
+}
+
+/* The output of the step that samples for q, if one does. */
+static uint32_t output_of(const struct step *t, const struct seq *q)
+{
+    uint32_t i = 0;
+    while (i + 1 < t->n_outputs && t->out_seq[i] != q)
+        i++;
+    return i;
+}
+
 /* The request whose first token is due loses the sequence that computes its
  * prompt: the next unborn one takes over where it was. */
 static bool hand_over(struct sched *s, struct seq *q)
@@ -142,13 +155,14 @@ static bool hand_over(struct sched *s, struct seq *q)
     r->lead = choice;
     q->sid = SEQ_NONE;
     q->hist = NULL;
-    q->computed = q->planned = 0;
+    q->computed = q->planned = q->flight = q->due = 0;
     for (uint32_t i = 0; i < s->n_run; i++)
         if (s->run[i] == q)
             s->run[i] = heir;
-    for (uint32_t i = 0; i < s->n_rows; i++)
-        if (s->row[i].seq == q)
-            s->row[i].seq = heir;
+    for (uint32_t i = 0; i < STEPS; i++)
+        step_rename(&s->steps[i], q, heir);
+    if (heir->due > 0)
+        heir->due_output = output_of(&s->steps[s->step % STEPS], heir);
     if (resumes)
         queue_resume_add(&s->queue, heir);
     return true;
@@ -176,7 +190,7 @@ void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id
     assert(q->state != SEQ_DONE);
     seq_withdraw(s, q);
     q->state = SEQ_DONE;
-    if (!s->in_flight) {
+    if (s->n_flight == 0) {
         free(q->hist);
         q->hist = NULL;
     }
@@ -187,6 +201,7 @@ void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id
     if (!last)
         return;
     queue_remove(&s->queue, r);
+    r->last_step = s->step;
     r->next = s->zombies;
     s->zombies = r;
     zombies_free(s);
@@ -212,11 +227,13 @@ void req_finish(struct sched *s, struct req *r, enum finish why, const char *mes
 
 void zombies_free(struct sched *s)
 {
-    if (s->in_flight)
-        return;
-    while (s->zombies != NULL) {
-        struct req *r = s->zombies;
-        s->zombies = r->next;
+    uint64_t ended = s->step - s->n_flight;
+    struct req **at = &s->zombies;
+    while (*at != NULL && (*at)->last_step > ended)
+        at = &(*at)->next;
+    while (*at != NULL) {
+        struct req *r = *at;
+        *at = r->next;
         req_free(r);
     }
 }

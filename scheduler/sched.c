@@ -47,26 +47,43 @@ static enum err_code alloc_arrays(struct sched *s, struct err *e)
 {
     size_t rows = s->cfg.max_num_seqs;
     s->run = calloc(rows, sizeof *s->run);
-    s->row = calloc(rows, sizeof *s->row);
     s->cand = calloc(rows, sizeof *s->cand);
     s->victim = calloc(rows, sizeof *s->victim);
     s->part = calloc(rows, sizeof *s->part);
     s->sid = calloc(rows, sizeof *s->sid);
-    s->out_seq = calloc(s->cfg.max_outputs, sizeof *s->out_seq);
-    if (!s->run || !s->row || !s->cand || !s->victim || !s->part || !s->sid || !s->out_seq)
+    if (!s->run || !s->cand || !s->victim || !s->part || !s->sid)
         return err_nomem(e, "scheduler rows", rows * 128);
     return ERR_OK;
+}
+
+static enum err_code alloc_steps(struct sched *s, struct err *e)
+{
+    const struct sched_config *c = &s->cfg;
+    enum err_code rc = ERR_OK;
+    for (uint32_t i = 0; i < STEPS && rc == ERR_OK; i++) {
+        struct step *t = &s->steps[i];
+        t->row = calloc(c->max_num_seqs, sizeof *t->row);
+        t->out_seq = calloc(c->max_outputs, sizeof *t->out_seq);
+        if (!t->row || !t->out_seq)
+            return err_nomem(e, "scheduler steps", (c->max_num_seqs + c->max_outputs) * 16ull);
+        rc = plan_init(&t->plan, &s->lay, c->max_num_batched_tokens, c->max_num_seqs,
+                       c->max_outputs, c->max_model_len, e);
+    }
+    return rc;
 }
 
 static void free_arrays(struct sched *s)
 {
     free(s->run);
-    free(s->row);
     free(s->cand);
     free(s->victim);
     free(s->part);
     free(s->sid);
-    free(s->out_seq);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        free(s->steps[i].row);
+        free(s->steps[i].out_seq);
+        plan_fini(&s->steps[i].plan);
+    }
 }
 
 enum err_code sched_create(struct sched **out, struct kvpool *pool, const struct kv_layout *lay,
@@ -92,16 +109,17 @@ enum err_code sched_create(struct sched **out, struct kvpool *pool, const struct
     struct kvpool_stats st;
     kvpool_stats(pool, &st);
     s->n_blocks = st.n_blocks;
+    while (1u << s->block_shift < lay->block_tokens)
+        s->block_shift++;
+    s->now = &s->steps[0];
     uint64_t reqs = (uint64_t)c.max_queued + c.max_num_seqs;
     rc = queue_init(&s->queue, reqs < UINT32_MAX ? (uint32_t)reqs : UINT32_MAX,
                     c.policy == SCHED_PRIORITY, e);
     if (rc != ERR_OK)
         goto fail_queue;
     rc = alloc_arrays(s, e);
-    if (rc != ERR_OK)
-        goto fail_arrays;
-    rc = plan_init(&s->plan, lay, c.max_num_batched_tokens, c.max_num_seqs, c.max_outputs,
-                   c.max_model_len, e);
+    if (rc == ERR_OK)
+        rc = alloc_steps(s, e);
     if (rc != ERR_OK)
         goto fail_arrays;
     *out = s;
@@ -127,13 +145,12 @@ void sched_destroy(struct sched *s)
         return;
     assert(!s->busy);
     s->sink.event = no_event;
-    if (s->in_flight)
+    if (s->n_flight > 0)
         kvpool_retire(s->pool, s->step);
-    s->in_flight = false;
+    s->n_flight = 0;
     while (s->queue.oldest != NULL)
         req_finish(s, s->queue.oldest, FINISH_CANCELLED, NULL);
     zombies_free(s);
-    plan_fini(&s->plan);
     free_arrays(s);
     queue_fini(&s->queue);
     free(s);

@@ -6,7 +6,8 @@
  * a step, another commits its outcome.  Called by the engine thread alone.
  *
  * A step is a transaction:  sched_next -> (compute) -> sched_commit, or
- * sched_abort when the compute failed.  There is no prefill or decode phase,
+ * sched_abort when the compute failed.  With overlap the next one may be planned
+ * before the one in flight is committed; steps end in the order of their plans.  There is no prefill or decode phase,
  * only tokens computed catching up with tokens known. */
 #ifndef SCHEDULER_SCHED_H
 #define SCHEDULER_SCHED_H
@@ -42,6 +43,8 @@ struct sched_config {
     uint32_t look_ahead_tokens;      /* room a row should have to grow before another
                                       * starts; 0: 64; 1: none, preempt instead  */
     enum sched_preempt preempt;      /* who goes when blocks run out             */
+    bool overlap;                    /* the next step may be planned while one is in
+                                      * flight: plans may have token_from        */
     uint32_t check_every;            /* steps between ledger checks; 0: 1 in
                                       * debug builds, 4096 in release           */
 };
@@ -117,18 +120,20 @@ MUST_USE enum err_code sched_submit(struct sched *s, const struct sched_request 
 /* End a request (choice < 0) or one of its sequences now; its DONE events come
  * with FINISH_CANCELLED before this returns.  Unknown ids are ignored: false.
  * Allowed while a step is in flight: its results for the sequence are dropped
- * and its blocks rest; the plan still names the request's params then, so the
- * caller keeps them until commit or abort. */
+ * and its blocks rest; plans in flight still name what the request lent then, so
+ * a step's compute must have read its plan before. */
 bool sched_cancel(struct sched *s, req_id id, int32_t choice);
 
-/* Plan the next step; NULL when nothing can run.  Borrowed until commit or
- * abort; exactly one of them follows. */
+/* Plan the next step; NULL when nothing can run (with overlap and a step in
+ * flight: nothing before that one's results are known).  Borrowed until commit
+ * or abort; exactly one of them follows. */
 const struct step_plan *sched_next(struct sched *s);
 
-/* out[i] answers plan->output[i].  Emits events. */
+/* out[i] answers plan->output[i]; the oldest step in flight.  Emits events. */
 void sched_commit(struct sched *s, const struct step_plan *plan, const struct sampled *out);
 
-/* The step did not happen: every row's request ends with FINISH_ERROR. */
+/* The oldest step in flight did not happen: every row's request ends with
+ * FINISH_ERROR.  A step planned behind it stands, and drops what was theirs. */
 void sched_abort(struct sched *s, const struct step_plan *plan, const struct err *why);
 
 struct sched_stats {

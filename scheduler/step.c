@@ -21,7 +21,7 @@ static uint32_t n_samples(const struct seq *q)
     if (r->limit == 0)
         return 0;
     uint32_t n = 1;
-    if (q->known == r->r.n_prompt && q->choice == r->lead)
+    if (q->known + q->due == r->r.n_prompt && q->choice == r->lead)
         for (uint32_t i = 0; i < r->r.n; i++)
             n += r->seq[i].state == SEQ_UNBORN;
     return n;
@@ -33,26 +33,27 @@ static uint32_t n_targets(const struct seq *q, uint32_t n)
     const struct req *r = q->req;
     if (q->choice != r->lead || r->lp_next >= r->r.n_prompt)
         return 0;
-    uint32_t from = q->computed > r->lp_next - 1 ? q->computed : r->lp_next - 1;
-    uint32_t to = q->computed + n < r->r.n_prompt - 1 ? q->computed + n : r->r.n_prompt - 1;
+    uint32_t start = seq_start(q);
+    uint32_t from = start > r->lp_next - 1 ? start : r->lp_next - 1;
+    uint32_t to = start + n < r->r.n_prompt - 1 ? start + n : r->r.n_prompt - 1;
     return to > from ? to - from : 0;
 }
 
 static uint32_t n_outputs(const struct seq *q, uint32_t n)
 {
-    return n_targets(q, n) + (q->computed + n == q->known ? n_samples(q) : 0);
+    return n_targets(q, n) + (n == seq_left(q) ? n_samples(q) : 0);
 }
 
 uint32_t row_fit(const struct sched *s, const struct seq *q, uint32_t n)
 {
-    uint32_t room = s->cfg.max_outputs - s->n_outputs;
+    uint32_t room = s->cfg.max_outputs - s->now->n_outputs, start = seq_start(q);
     if (n_outputs(q, n) <= room)
         return n;
     const struct req *r = q->req;
-    if (q->computed + n == q->known)
+    if (n == seq_left(q))
         n--; /* its samples wait */
     if (n_targets(q, n) > room) {
-        uint32_t skip = r->lp_next - 1 > q->computed ? r->lp_next - 1 - q->computed : 0;
+        uint32_t skip = r->lp_next - 1 > start ? r->lp_next - 1 - start : 0;
         n = skip + room;
     }
     return n;
@@ -60,27 +61,29 @@ uint32_t row_fit(const struct sched *s, const struct seq *q, uint32_t n)
 
 enum err_code row_add(struct sched *s, struct seq *q, uint32_t n, struct err *e)
 {
-    assert(n > 0 && q->planned == 0 && s->n_rows < s->cfg.max_num_seqs);
+    struct step *t = s->now;
+    assert(n > 0 && q->planned == 0 && t->n_rows < s->cfg.max_num_seqs);
     enum err_code rc = kvpool_reserve(s->pool, q->sid, n, e);
     if (rc != ERR_OK)
         return rc;
     uint32_t outs = n_outputs(q, n);
-    s->row[s->n_rows++] = (struct row){ .seq = q, .n = n, .n_outputs = outs };
-    s->n_outputs += outs;
-    s->n_live_rows++;
+    t->row[t->n_rows++] = (struct row){ .seq = q, .n = n, .n_outputs = outs };
+    t->n_outputs += outs;
+    t->n_live_rows++;
     q->planned = n;
     return ERR_OK;
 }
 
 void row_drop(struct sched *s, struct seq *q)
 {
-    if (s->in_flight || q->planned == 0)
+    struct step *t = s->now;
+    if (q->planned == 0)
         return;
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        if (s->row[i].seq == q) {
-            s->n_outputs -= s->row[i].n_outputs;
-            s->n_live_rows--;
-            s->row[i].seq = NULL;
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        if (t->row[i].seq == q) {
+            t->n_outputs -= t->row[i].n_outputs;
+            t->n_live_rows--;
+            t->row[i].seq = NULL;
         }
     }
     kvpool_rollback(s->pool, q->sid);
@@ -101,7 +104,7 @@ static void preempt(struct sched *s, struct seq *q)
     q->passed = 0;
     q->failed = false;
     s->stats.preemptions++;
-    s->step_preempted++;
+    s->now->n_preempted++;
     queue_resume_add(&s->queue, q);
 }
 
@@ -122,7 +125,9 @@ static struct seq *pick_victim(struct sched *s, uint32_t want)
 }
 
 /* A row of n tokens for q, preempting for it.  False: q is not in this step;
- * it was preempted itself, or failed, or must wait for resting blocks. */
+ * it was preempted itself, or failed, or must wait for resting blocks.  Beside a
+ * step in flight nobody is preempted: what that frees would rest, and what the
+ * step samples for the victim would be lost. */
 static bool secure(struct sched *s, struct seq *q, uint32_t n)
 {
     for (;;) {
@@ -130,6 +135,10 @@ static bool secure(struct sched *s, struct seq *q, uint32_t n)
         enum err_code rc = row_add(s, q, n, &e);
         if (rc == ERR_OK)
             return true;
+        if (rc == ERR_BUSY && s->n_flight > 0) {
+            s->now->starved = true;
+            return false;
+        }
         if (rc != ERR_BUSY || s->n_run == 1) {
             struct kvpool_stats st;
             kvpool_stats(s->pool, &st);
@@ -137,7 +146,7 @@ static bool secure(struct sched *s, struct seq *q, uint32_t n)
             return false;
         }
         uint32_t want = kvpool_reserve_cost(s->pool, q->sid, n);
-        uint32_t ahead = (s->cfg.look_ahead_tokens >> s->plan.block_shift) + 1;
+        uint32_t ahead = (s->cfg.look_ahead_tokens >> s->block_shift) + 1;
         struct seq *v = pick_victim(s, want + ahead);
         if (v == NULL)
             v = q; /* everything is shared: give up its own shares */
@@ -149,11 +158,26 @@ static bool secure(struct sched *s, struct seq *q, uint32_t n)
 
 /* --- the running ------------------------------------------------------------ */
 
+/* Whether a row of q may be planned now: not when the token that is due ends it,
+ * nor before the siblings that share its first logits have forked. */
+static bool may_go_on(const struct seq *q)
+{
+    const struct req *r = q->req;
+    if (q->due == 0)
+        return true;
+    if (q->n_output + q->due >= r->limit)
+        return false;
+    for (uint32_t i = 0; r->r.n > 1 && i < r->r.n; i++)
+        if (r->seq[i].state == SEQ_UNBORN)
+            return false;
+    return true;
+}
+
 static void plan_decodes(struct sched *s, uint32_t *budget)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_run; i++)
-        if (s->run[i]->known - s->run[i]->computed == 1)
+        if (seq_left(s->run[i]) == 1 && may_go_on(s->run[i]))
             s->cand[n++] = s->run[i];
     if (n == 0)
         return;
@@ -163,7 +187,7 @@ static void plan_decodes(struct sched *s, uint32_t *budget)
         struct seq *q = s->cand[start + i < n ? start + i : start + i - n];
         if (q->state != SEQ_RUN || row_fit(s, q, 1) == 0)
             continue;
-        if (!seq_hold(q, q->known + 1)) {
+        if (!seq_hold(q, q->known + q->due + 1)) {
             q->failed = true;
             continue;
         }
@@ -193,9 +217,9 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
-        if (q->known - q->computed <= 1 || q->planned > 0)
+        if (seq_left(q) <= 1 || q->planned > 0)
             continue;
-        s->part[n] = (struct policy_prompt){ .left = q->known - q->computed,
+        s->part[n] = (struct policy_prompt){ .left = seq_left(q),
                                              .passed = q->passed,
                                              .arrival = q->req->arrival,
                                              .priority = queue_priority(&s->queue, q->req) };
@@ -218,7 +242,7 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
          * someone must go. */
         struct err e;
         bool ok;
-        if (s->n_live_rows > 0) {
+        if (s->now->n_live_rows > 0) {
             enum err_code rc = row_add(s, q, m, &e);
             ok = rc == ERR_OK;
             q->failed = !ok && rc != ERR_BUSY;
@@ -234,14 +258,15 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
  * taken of the step's budget, because of others. */
 static void note_passed(struct sched *s, uint32_t budget)
 {
+    struct step *t = s->now;
     uint32_t given = 0;
-    for (uint32_t i = 0; i < s->n_rows; i++)
-        if (s->row[i].seq != NULL && s->row[i].seq->known - s->row[i].seq->computed > 1)
-            given += s->row[i].n;
-    s->step_prompt_tokens = given;
+    for (uint32_t i = 0; i < t->n_rows; i++)
+        if (t->row[i].seq != NULL && seq_left(t->row[i].seq) > 1)
+            given += t->row[i].n;
+    t->n_prompt_tokens = given;
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
-        uint32_t left = q->known - q->computed;
+        uint32_t left = seq_left(q);
         if (left > 1 &&
             q->planned < policy_chunk(left, s->cfg.long_prefill_threshold, budget))
             q->passed += given - q->planned;
@@ -271,14 +296,15 @@ static void add_outputs(struct sched *s, struct row *row, uint32_t row_first)
 {
     struct seq *q = row->seq;
     struct req *r = q->req;
-    uint32_t targets = n_targets(q, row->n), first = 0;
+    struct step *t = s->now;
+    uint32_t targets = n_targets(q, row->n), first = 0, start = seq_start(q);
     if (targets > 0)
-        first = q->computed > r->lp_next - 1 ? q->computed : r->lp_next - 1;
+        first = start > r->lp_next - 1 ? start : r->lp_next - 1;
     for (uint32_t i = 0; i < row->n_outputs; i++) {
-        struct plan_output *o = plan_add_output(&s->plan);
-        s->out_seq[s->n_outputs++] = q;
-        uint32_t at = i < targets ? first + i : q->known - 1;
-        o->token = row_first + (at - q->computed);
+        struct plan_output *o = plan_add_output(&t->plan);
+        t->out_seq[t->n_outputs++] = q;
+        uint32_t at = i < targets ? first + i : q->known + q->due - 1;
+        o->token = row_first + (at - start);
         o->target = i < targets ? q->hist[at + 1] : -1;
         o->params = r->r.params;
         o->seed = r->r.params->seed + q->choice;
@@ -289,34 +315,62 @@ static void add_outputs(struct sched *s, struct row *row, uint32_t row_first)
     if (row->n_outputs <= targets + 1)
         return;
     /* n > 1: the same logits give every unborn sibling its first token. */
-    uint32_t out = s->plan.view.n_outputs - (row->n_outputs - targets) + 1;
+    uint32_t out = t->plan.view.n_outputs - (row->n_outputs - targets) + 1;
     for (uint32_t i = 0; i < r->r.n; i++) {
         if (r->seq[i].state != SEQ_UNBORN)
             continue;
-        s->out_seq[out] = &r->seq[i];
-        s->plan.output[out++].seed = r->r.params->seed + i;
+        t->out_seq[out] = &r->seq[i];
+        t->plan.output[out++].seed = r->r.params->seed + i;
     }
 }
 
 static const struct step_plan *build(struct sched *s)
 {
-    plan_begin(&s->plan, s->step);
-    s->step_decodes = 0;
-    s->n_outputs = 0;
+    struct step *t = s->now;
+    plan_begin(&t->plan, s->step);
+    t->n_decodes = 0;
+    t->n_outputs = 0;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        struct row row = s->row[i];
-        if (row.seq == NULL)
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        struct row row = t->row[i];
+        struct seq *q = row.seq;
+        if (q == NULL)
             continue;
-        uint32_t first = s->plan.view.n_tokens;
-        plan_add_row(&s->plan, row.seq->hist + row.seq->computed, row.n, row.seq->computed);
+        uint32_t first = t->plan.view.n_tokens, start = seq_start(q);
+        bool due = q->due > 0 && row.n == seq_left(q);
+        if (due)
+            q->hist[q->known] = -1;
+        plan_add_row(&t->plan, q->hist + start, row.n, start, due ? (int32_t)q->due_output : -1);
         add_outputs(s, &row, first);
-        s->step_decodes += row.seq->known - row.seq->computed == 1;
-        s->sid[n] = row.seq->sid;
-        s->row[n++] = row;
+        t->n_decodes += seq_left(q) == 1;
+        s->sid[n] = q->sid;
+        t->row[n++] = row;
     }
-    s->n_rows = n;
-    return plan_end(&s->plan, s->pool, s->sid);
+    t->n_rows = n;
+    return plan_end(&t->plan, s->pool, s->sid);
+}
+
+/* The planned step is in flight from here on. */
+static void launch(struct sched *s)
+{
+    struct step *t = s->now;
+    uint32_t out = 0;
+    for (uint32_t i = 0; i < t->n_rows; i++) {
+        struct seq *q = t->row[i].seq;
+        if (q->planned == seq_left(q) && q->req->limit > 0) {
+            q->due++;
+            q->due_output = out;
+            while (t->plan.output[q->due_output].target >= 0)
+                q->due_output++;
+        }
+        q->flight += q->planned;
+        q->planned = 0;
+        out += t->row[i].n_outputs;
+    }
+    kvpool_launch(s->pool, s->step);
+    s->n_flight++;
+    s->stats.steps++;
+    t->start_us = s->now_us(s->clock_ctx);
 }
 
 static void check_plan(const struct sched *s, const struct step_plan *plan)
@@ -340,7 +394,7 @@ static bool fail_stuck(struct sched *s)
     struct seq *q = admit_next(s);
     struct kvpool_stats st;
     kvpool_stats(s->pool, &st);
-    if (q == NULL || s->n_run > 0 || st.n_resting > 0)
+    if (q == NULL || s->n_run > 0 || s->n_flight > 0 || st.n_resting > 0)
         return false;
     char why[160];
     snprintf(why, sizeof why,
@@ -351,26 +405,46 @@ static bool fail_stuck(struct sched *s)
     return true;
 }
 
+static void step_reset(struct sched *s)
+{
+    struct step *t = s->now = &s->steps[(s->step + 1) % STEPS];
+    t->n_rows = t->n_live_rows = t->n_outputs = t->n_preempted = 0;
+    t->starved = false;
+}
+
+/* Rows for the next step; false: nothing can run now. */
+static bool fill_step(struct sched *s)
+{
+    struct step *t = s->now;
+    uint32_t budget = s->cfg.max_num_batched_tokens;
+    plan_decodes(s, &budget);
+    if (t->starved) {
+        for (uint32_t i = 0; i < s->n_run; i++)
+            row_drop(s, s->run[i]);
+        return false;
+    }
+    uint32_t prompts = budget;
+    if (s->cfg.itl_target_us != 0 && t->n_live_rows > 0)
+        prompts = policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
+    uint32_t most = prompts;
+    if (t->n_preempted == 0)
+        admit_shorter(s, &prompts);
+    plan_prompts(s, &prompts);
+    if (t->n_preempted == 0 && !t->starved)
+        admit(s, &prompts);
+    note_passed(s, most);
+    return true;
+}
+
 const struct step_plan *sched_next(struct sched *s)
 {
-    assert(!s->in_flight && !s->busy);
+    assert(s->n_flight <= (uint32_t)s->cfg.overlap && !s->busy);
     for (;;) {
-        uint32_t budget = s->cfg.max_num_batched_tokens;
-        s->n_rows = s->n_live_rows = s->n_outputs = 0;
-        s->step_preempted = 0;
-        plan_decodes(s, &budget);
-        uint32_t prompts = budget;
-        if (s->cfg.itl_target_us != 0 && s->n_live_rows > 0)
-            prompts = policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
-        uint32_t most = prompts;
-        if (s->step_preempted == 0)
-            admit_shorter(s, &prompts);
-        plan_prompts(s, &prompts);
-        if (s->step_preempted == 0)
-            admit(s, &prompts);
-        note_passed(s, most);
-        bool again = finish_failed(s) || s->step_preempted > 0;
-        if (s->n_live_rows > 0)
+        step_reset(s);
+        if (!fill_step(s))
+            return NULL;
+        bool again = finish_failed(s) || s->now->n_preempted > 0;
+        if (s->now->n_live_rows > 0)
             break;
         if (!again && !fail_stuck(s))
             return NULL;
@@ -378,9 +452,6 @@ const struct step_plan *sched_next(struct sched *s)
     s->step++;
     const struct step_plan *plan = build(s);
     check_plan(s, plan);
-    kvpool_launch(s->pool, s->step);
-    s->in_flight = true;
-    s->stats.steps++;
-    s->step_start_us = s->now_us(s->clock_ctx);
+    launch(s);
     return plan;
 }

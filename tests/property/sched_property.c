@@ -16,7 +16,7 @@ static uint64_t n_rounds = 300, seed = 1;
 
 struct totals {
     uint64_t requests, tokens, steps, preemptions, most_preempted, cancelled, aborted, refused;
-    uint64_t n_cached, errors;
+    uint64_t n_cached, errors, overlapped;
 };
 
 static const uint32_t budgets[] = { 1, 7, 16, 17, 4096 };
@@ -56,6 +56,7 @@ static void draw_world(struct rng *r, struct world_config *c)
     s->policy = rng_below(r, 2) == 0 ? SCHED_FCFS : SCHED_PRIORITY;
     s->look_ahead_tokens = rng_below(r, 3) == 0 ? 0 : 1 + rng_below(r, 20);
     s->preempt = rng_below(r, 3) == 0 ? SCHED_PREEMPT_LATEST : SCHED_PREEMPT_COST;
+    s->overlap = rng_below(r, 2) == 0;
     s->itl_target_us = rng_below(r, 3) == 0 ? 200 + rng_below(r, 1000) : 0;
     s->max_outputs = rng_below(r, 3) == 0 ? s->max_num_seqs + rng_below(r, 8) : 0;
     c->max_seqs = rng_below(r, 4) == 0 ? 1 + rng_below(r, s->max_num_seqs) : 0;
@@ -116,14 +117,16 @@ static void cancel_one(struct world *w, struct rng *r, req_id next, struct total
 
 static void step_one(struct world *w, struct rng *r, req_id next, struct totals *t)
 {
-    if (!world_plan(w))
+    bool planned = world_plan(w);
+    if (w->n_flight == 0)
         return;
     while (rng_below(r, 12) == 0)
         cancel_one(w, r, next, t);
+    if (planned && w->overlap && w->n_flight == 1 && rng_below(r, 8) > 0)
+        return; /* the next one is planned beside it */
+    t->overlapped += w->n_flight == 2;
     if (rng_below(r, 200) == 0) {
-        struct err why;
-        err_set(&why, ERR_GPU, "injected");
-        sched_abort(w->sched, w->in_flight, &why);
+        world_abort(w, "injected");
         t->aborted++;
         return;
     }
@@ -183,14 +186,15 @@ TEST(random_lives)
         world_close(&w);
     }
     printf("%llu rounds: %llu requests, %llu refused, %llu tokens, %llu steps, %llu preemptions "
-           "(at most %llu of one), %llu cancels, %llu aborts, %llu errors, %llu cached\n",
+           "(at most %llu of one), %llu cancels, %llu aborts, %llu errors, %llu cached, "
+           "%llu steps overlapped\n",
            (unsigned long long)n_rounds, (unsigned long long)t.requests,
            (unsigned long long)t.refused, (unsigned long long)t.tokens,
            (unsigned long long)t.steps, (unsigned long long)t.preemptions,
            (unsigned long long)t.most_preempted, (unsigned long long)t.cancelled,
            (unsigned long long)t.aborted, (unsigned long long)t.errors,
-           (unsigned long long)t.n_cached);
-    assert_true(t.preemptions > 0 && t.aborted > 0 && t.errors > 0 && t.n_cached > 0);
+           (unsigned long long)t.n_cached, (unsigned long long)t.overlapped);
+    assert_true(t.overlapped > 0 && t.preemptions > 0 && t.aborted > 0 && t.errors > 0 && t.n_cached > 0);
 }
 
 /* Rows that all grow to the size of the pool and start whenever their prompt
@@ -207,6 +211,7 @@ TEST(nobody_is_preempted_more_than_three_times)
                                              .max_num_batched_tokens = pick(&r, budgets + 2, 3),
                                              .max_model_len = 1024,
                                              .look_ahead_tokens = 1,
+                                             .overlap = rng_below(&r, 2) == 0,
                                              .max_partial_prefills = 1 + rng_below(&r, 3),
                                              .preempt = rng_below(&r, 2) == 0
                                                             ? SCHED_PREEMPT_LATEST

@@ -140,9 +140,11 @@ void world_open(struct world *w, const struct world_config *cfg)
     assert_ok(kvpool_create(&w->pool, &w->lay, &pc, &e), e);
     w->cell = calloc((size_t)cfg->n_blocks * b, sizeof *w->cell);
     w->chain_scratch = calloc((size_t)sc.max_model_len + 1, sizeof *w->chain_scratch);
-    w->out = calloc(sc.max_outputs, sizeof *w->out);
     w->req = calloc(WORLD_REQS, sizeof *w->req);
-    assert_true(w->cell && w->chain_scratch && w->out && w->req);
+    if (getenv("FORCE_OVERLAP"))
+        sc.overlap = true;
+    w->overlap = sc.overlap;
+    assert_true(w->cell && w->chain_scratch && w->req);
     assert_ok(sched_create(&w->sched, w->pool, &w->lay, &sc, clock_of, w,
                            &(struct sched_sink){ w, hear }, &e),
               e);
@@ -167,6 +169,22 @@ void world_expect_idle(struct world *w)
             assert_int_equal(w->req[i].n_live, 0);
 }
 
+/* The oldest has ended. */
+static void flight_drop(struct world *w)
+{
+    struct world_flight *f = &w->flight[0];
+    for (uint32_t i = 0; i < f->n_outputs; i++)
+        free(f->history[i]);
+    free(f->history);
+    free(f->copy);
+    free(w->last);
+    w->last = f->out;
+    w->last_step++;
+    w->flight[0] = w->flight[1];
+    if (--w->n_flight == 0)
+        w->in_flight = NULL;
+}
+
 void world_forget(struct world *w, req_id id)
 {
     struct world_req *q = &w->req[id];
@@ -183,7 +201,9 @@ void world_close(struct world *w)
         world_forget(w, i);
     free(w->cell);
     free(w->chain_scratch);
-    free(w->out);
+    while (w->n_flight > 0)
+        flight_drop(w);
+    free(w->last);
     free(w->req);
 }
 
@@ -279,6 +299,16 @@ static uint64_t *cell_at(struct world *w, const struct step_plan *p, uint32_t g,
     return &w->cell[(size_t)blk * b + pos % b];
 }
 
+/* What the plan names, or what the step before sampled. */
+static int32_t token_of(const struct world *w, const struct step_plan *p, uint32_t t)
+{
+    int32_t from = p->token_from != NULL ? p->token_from[t] : -1;
+    if (from < 0)
+        return p->token[t];
+    assert_true(w->overlap && w->last_step == p->step - 1);
+    return w->last[from].token;
+}
+
 static void compute_row(struct world *w, const struct step_plan *p, uint32_t row)
 {
     for (int32_t t = p->cu_seqlens[row]; t < p->cu_seqlens[row + 1]; t++) {
@@ -286,32 +316,61 @@ static void compute_row(struct world *w, const struct step_plan *p, uint32_t row
         for (uint32_t g = 0; g < p->n_groups; g++) {
             uint64_t before = pos == 0 ? chain_start : *cell_at(w, p, g, row, pos - 1);
             assert_true(p->slot_mapping[g][t] >= 0);
-            w->cell[p->slot_mapping[g][t]] = world_chain(before, p->token[t]);
+            w->cell[p->slot_mapping[g][t]] = world_chain(before, token_of(w, p, (uint32_t)t));
         }
     }
 }
 
 /* Every cell that the output's query sees is that of its own sequence. */
-static void compute_output(struct world *w, const struct step_plan *p, uint32_t i)
+static void compute_output(struct world *w, const struct world_flight *f, uint32_t i)
 {
+    const struct step_plan *p = f->plan;
     const struct plan_output *o = &p->output[i];
     uint64_t *chain = w->chain_scratch;
+    int32_t *history = f->history[i], wrong = 0;
+    if (history[o->n_history - 1] < 0)
+        history[o->n_history - 1] = token_of(w, p, o->token);
     chain[0] = chain_start;
     for (uint32_t k = 0; k < o->n_history; k++)
-        chain[k + 1] = world_chain(chain[k], o->history[k]);
+        chain[k + 1] = world_chain(chain[k], history[k]);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         uint32_t window = w->lay.group[g].window;
         uint32_t from = window > 0 && o->n_history > window ? o->n_history - window : 0;
         for (uint32_t k = from; k < o->n_history; k++)
-            if (*cell_at(w, p, g, o->row, k) != chain[k + 1])
+            if (*cell_at(w, p, g, o->row, k) == chain[k + 1])
+                continue;
+            else if (p->step == w->after_abort)
+                wrong = 1; /* which nobody may hear of */
+            else
                 fail_msg("step %llu row %u group %u: position %u holds another sequence's KV",
                          (unsigned long long)p->step, o->row, g, k);
     }
     uint64_t at = chain[o->n_history];
-    int32_t token = o->target >= 0 ? o->target : world_next_token(at, o->seed);
-    w->out[i] = (struct sampled){ .token = token,
+    int32_t token = (o->target >= 0 ? o->target : world_next_token(at, o->seed)) + wrong;
+    f->out[i] = (struct sampled){ .token = token,
                                   .logprob = score_of(at, token),
                                   .failed = w->n_outputs++ == w->next_fail };
+}
+
+static void flight_add(struct world *w, const struct step_plan *p)
+{
+    assert_true(w->n_flight < 2);
+    struct world_flight *f = &w->flight[w->n_flight++];
+    *f = (struct world_flight){ .plan = p,
+                                .n_outputs = p->n_outputs,
+                                .history = calloc(p->n_outputs + 1ul, sizeof *f->history),
+                                .copy = calloc(p->n_copies + 1ul, sizeof *f->copy),
+                                .out = calloc(p->n_outputs + 1ul, sizeof *f->out) };
+    assert_true(f->history && f->copy && f->out);
+    if (p->n_copies > 0)
+        memcpy(f->copy, p->copy, p->n_copies * sizeof *f->copy);
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        size_t bytes = p->output[i].n_history * sizeof(int32_t);
+        f->history[i] = malloc(bytes);
+        assert_non_null(f->history[i]);
+        memcpy(f->history[i], p->output[i].history, bytes);
+    }
+    w->in_flight = p;
 }
 
 bool world_plan(struct world *w)
@@ -319,9 +378,9 @@ bool world_plan(struct world *w)
     guard(w, true);
     const struct step_plan *p = sched_next(w->sched);
     guard(w, false);
-    w->in_flight = p;
     if (p == NULL)
         return false;
+    flight_add(w, p);
     assert_true(p->n_rows > 0 && p->n_rows <= w->max_num_seqs);
     assert_true(p->n_tokens >= p->n_rows && p->n_tokens <= w->budget);
     struct err e;
@@ -334,31 +393,43 @@ bool world_plan(struct world *w)
 
 void world_finish(struct world *w)
 {
-    const struct step_plan *p = w->in_flight;
+    struct world_flight *f = &w->flight[0];
+    const struct step_plan *p = f->plan;
     uint32_t b = w->lay.block_tokens;
     for (uint32_t i = 0; i < p->n_copies; i++)
-        memcpy(&w->cell[(size_t)p->copy[i].to * b], &w->cell[(size_t)p->copy[i].from * b],
+        memcpy(&w->cell[(size_t)f->copy[i].to * b], &w->cell[(size_t)f->copy[i].from * b],
                b * sizeof *w->cell);
     for (uint32_t r = 0; r < p->n_rows; r++)
         compute_row(w, p, r);
     for (uint32_t i = 0; i < p->n_outputs; i++)
-        compute_output(w, p, i);
+        compute_output(w, f, i);
     w->clock_us += 100 + p->n_tokens * w->us_a_token;
-    w->in_flight = NULL;
     guard(w, true);
-    sched_commit(w->sched, p, w->out);
+    sched_commit(w->sched, p, f->out);
     guard(w, false);
+    flight_drop(w);
     struct sched_stats st;
     sched_stats(w->sched, &st);
     if (st.ledger_violations > 0 && !w->may_break)
         fail_msg("ledger: %s", sched_last_violation(w->sched)->message);
 }
 
+void world_abort(struct world *w, const char *message)
+{
+    struct err why;
+    err_set(&why, ERR_GPU, "%s", message);
+    w->after_abort = w->flight[0].plan->step + 1;
+    sched_abort(w->sched, w->flight[0].plan, &why);
+    flight_drop(w);
+}
+
 bool world_step(struct world *w)
 {
-    if (!world_plan(w))
+    bool planned = world_plan(w);
+    if (w->n_flight == 0)
         return false;
-    world_finish(w);
+    if (!planned || w->n_flight == 2 || !w->overlap)
+        world_finish(w);
     return true;
 }
 

@@ -6,6 +6,8 @@
  * reuse of a block changes a cell, and every output checks every cell that it
  * may see against the plain sequence.  The next token is a hash of the sequence
  * and the seed: what a request must say is known without a scheduler.
+ * With sched.overlap a step is computed only after the next one was planned, as
+ * late as a device could.
  * One thread; failures abort the cmocka test. */
 #ifndef TESTS_PROPERTY_SCHED_WORLD_H
 #define TESTS_PROPERTY_SCHED_WORLD_H
@@ -38,6 +40,15 @@ struct world_req {
     struct world_seq *seq;
 };
 
+/* A step in flight: what the plan only lends until compute has read it is kept. */
+struct world_flight {
+    const struct step_plan *plan;
+    uint32_t n_outputs;
+    int32_t **history; /* [n_outputs] */
+    struct plan_copy *copy;
+    struct sampled *out;
+};
+
 struct world_config {
     uint32_t n_blocks, block_tokens; /* block_tokens 0: 16 */
     uint32_t n_full, n_windowed, window; /* layers; 0, 0: one full layer */
@@ -54,13 +65,18 @@ struct world {
     uint64_t *cell; /* [n_blocks * block_tokens] */
     uint64_t *chain_scratch;
     uint32_t max_model_len, max_num_seqs, budget;
-    struct sampled *out;
     struct world_req *req; /* [WORLD_REQS] by id */
     uint64_t clock_us, us_a_token;
     uint64_t n_tokens, n_steps, most_rows, most_tokens, next_fail; /* next_fail: output number
                                                                     * whose logits fail */
     uint64_t n_outputs;
-    const struct step_plan *in_flight;
+    const struct step_plan *in_flight; /* planned last; NULL when none is in flight */
+    struct world_flight flight[2];     /* oldest first */
+    uint32_t n_flight;
+    bool overlap;
+    uint64_t after_abort; /* a step planned behind one that was aborted */
+    struct sampled *last; /* results of step last_step */
+    uint64_t last_step; /* from 1 */
     bool may_fail;  /* requests may end in errors */
     bool may_break; /* the ledger may be found broken */
     void (*guard)(bool inside); /* called around the scheduler's calls; or NULL */
@@ -85,9 +101,12 @@ void world_cancel(struct world *w, req_id id, int32_t choice);
 /* Forget an ended request's id. */
 void world_forget(struct world *w, req_id id);
 
-/* Plan; compute; commit.  False when nothing can run. */
+/* Plan; compute and commit the oldest in flight.  False when nothing can run. */
 bool world_plan(struct world *w);
 void world_finish(struct world *w);
+/* The oldest in flight fails. */
+void world_abort(struct world *w, const char *message);
+/* One of each; with overlap a step stays in flight.  False: nothing is left. */
 bool world_step(struct world *w);
 /* Step until nothing is left; fails after `most` steps. */
 void world_drain(struct world *w, uint64_t most);

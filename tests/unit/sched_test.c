@@ -425,9 +425,7 @@ TEST(an_aborted_step_ends_its_requests_only)
         submit(&w, i, i, 20, 10);
     assert_true(world_step(&w));
     assert_true(world_plan(&w));
-    struct err why;
-    err_set(&why, ERR_GPU, "device lost");
-    sched_abort(w.sched, w.in_flight, &why);
+    world_abort(&w, "device lost");
     assert_int_equal(w.req[0].seq[0].finish, FINISH_ERROR);
     assert_string_equal(w.req[1].seq[0].message, "device lost");
     assert_int_equal(w.req[2].n_live, 1);
