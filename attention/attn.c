@@ -220,6 +220,24 @@ static enum err_code same_tensor(const char *name, const struct attn_tensor *p,
     return ERR_OK;
 }
 
+enum err_code attn_begin(struct attn *a, const struct attn_plan *plan,
+                         const struct attn_args *args, void *stream, struct err *e)
+{
+    static const enum attn_input read[] = { ATTN_CU_SEQLENS, ATTN_PAST_SEQLENS,
+                                            ATTN_QUERY_POSITIONS };
+    enum err_code rc = ERR_OK;
+    if (plan->backend != a->backend)
+        return err_set(e, ERR_INVALID, "attention plan: made by another backend");
+    for (size_t i = 0; rc == ERR_OK && i < sizeof read / sizeof *read; i++)
+        rc = same_tensor(attn_input_name(read[i]), &plan->in[read[i]], &args->in[read[i]], e);
+    if (rc || plan->schedule_bytes == 0)
+        return rc;
+    if (args->schedule == NULL)
+        return err_set_param(e, ERR_INVALID, "schedule", "schedule: absent, %llu bytes were planned",
+                             (unsigned long long)plan->schedule_bytes);
+    return a->backend->begin(a->self, plan, args, stream, e);
+}
+
 enum err_code attn_run(struct attn *a, const struct attn_plan *plan, const struct attn_args *args,
                        void *workspace, void *stream, struct err *e)
 {

@@ -7,6 +7,9 @@
  *   attn_plan   validates by the rule table, chooses a kernel from static facts
  *               (shapes, dtypes, attributes, device), sizes the workspace from
  *               bounds.  Reads no tensor but the host's attention_metadata.
+ *   attn_begin  once a step for all calls whose plans are alike (the layers of a
+ *               class): works out who computes what, where the backend does that
+ *               apart from attn_run.  May be left out.
  *   attn_run    computes.  Allocates nothing, reads back nothing from a device,
  *               never waits; may be called again and again under one plan with
  *               other pointers, and captured into a graph on a device backend.
@@ -81,6 +84,7 @@ enum attn_output {
 struct attn_args {
     struct attn_tensor in[ATTN_INPUTS];
     struct attn_tensor out[ATTN_OUTPUTS];
+    void *schedule; /* NULL, or plan->schedule_bytes that attn_begin has filled  */
 };
 
 /* The names of the contract ("key_cache", "float16", "int8"), for messages and
@@ -167,6 +171,7 @@ struct attn_plan {
     const struct attn_backend *backend; /* chosen; backend->name reports it      */
     uint32_t kernel;                    /* index into backend->kernel            */
     uint64_t workspace_bytes;           /* on backend->device, 64-byte aligned   */
+    uint64_t schedule_bytes;            /* the same, for attn_begin; 0: nothing to do */
     uint32_t features;                  /* ATTN_BIT(enum attn_feature) of the call */
 
     struct attn_attrs attrs; /* as given, cache dtype names dropped              */
@@ -221,10 +226,19 @@ MUST_USE enum err_code attn_plan(const struct attn *a, const struct attn_attrs *
                                  const struct attn_args *args, struct attn_plan *out,
                                  struct err *e);
 
+/* Fill args->schedule from the step's lengths, for every attn_run of this step on
+ * this stream that gets it: calls under this plan, or under another of the same
+ * attributes and shapes, with the same cumulative_sequence_length, past_seqlens
+ * and query_positions.  Its memory is the class's own: nobody else's until the
+ * last of them is done.  Captured like attn_run, ahead of it.  Does nothing where
+ * plan->schedule_bytes is 0. */
+MUST_USE enum err_code attn_begin(struct attn *a, const struct attn_plan *plan,
+                                  const struct attn_args *args, void *stream, struct err *e);
+
 /* Compute under a plan.  args must have the plan's presence, dtypes and shapes
  * (ERR_INVALID otherwise, nothing written); pointers are free to differ.
  * workspace has plan->workspace_bytes on the backend's device and need not be
- * initialised.  stream is the backend's queue, NULL on the CPU, where the call
+ * initialised.  Without args->schedule the call does attn_begin's work itself.  stream is the backend's queue, NULL on the CPU, where the call
  * returns when all is written. */
 MUST_USE enum err_code attn_run(struct attn *a, const struct attn_plan *plan,
                                 const struct attn_args *args, void *workspace, void *stream,
@@ -266,7 +280,7 @@ MUST_USE enum err_code attn_dense_run(struct attn *a, const struct attn_dense *d
 /* ---- the backend seam ----------------------------------------------------- */
 
 /* Raised whenever a struct of this header or of plugin.h changes shape. */
-enum { ATTN_ABI = 1 };
+enum { ATTN_ABI = 2 };
 
 /* One row of the feature x backend table, and what dispatch matches on. */
 struct attn_kernel {
@@ -294,8 +308,11 @@ struct attn_backend {
     /* Whether kernel k suits this call: static facts only (a heuristic of
      * speed, or a limit such as a head size without an instance). */
     bool (*fits)(const void *self, uint32_t k, const struct attn_plan *p);
-    /* Fill p->workspace_bytes and p->private_ for p->kernel. */
+    /* Fill p->workspace_bytes, p->schedule_bytes and p->private_ for p->kernel. */
     enum err_code (*size)(const void *self, struct attn_plan *p, struct err *e);
+    /* attn_begin; NULL where schedule_bytes is always 0. */
+    enum err_code (*begin)(void *self, const struct attn_plan *p, const struct attn_args *args,
+                           void *stream, struct err *e);
     enum err_code (*run)(void *self, const struct attn_plan *p, const struct attn_args *args,
                          void *workspace, void *stream, struct err *e);
 

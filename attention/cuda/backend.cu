@@ -4,8 +4,9 @@
  *   prefill    split kernel for the sequences of few rows, prefill kernel for the rest
  *   latent     latent kernel         head sizes 576/512
  *   reference  generic kernel         bias, output_qk, odd shapes
- * Each after the prologue.  What is chosen and how much is launched depends on
- * static facts and bounds; every length is read on the device.
+ * Each after the prologue, and after the planner: launched by `begin` for all
+ * layers of a class, else by the call itself.  What is chosen and how much is
+ * launched depends on static facts and bounds; every length is read on the device.
  *
  * Owns the choice of device.  One struct attn a thread, like attn.h says. */
 #include "attention/cuda/interfaces.h"
@@ -59,7 +60,9 @@ enum err_code prepare(const struct kernel_family *f, int width, bool *ready, str
 
 enum err_code prepare_all(struct cuda_attn *a, bool hopper, struct err *e)
 {
-    enum err_code rc = ERR_OK;
+    enum err_code rc = cuda_result(prepare_planner(), "preparing kernels", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(prepare_prologue(), "preparing kernels", e);
     for (int k = 0; rc == ERR_OK && k < CACHE_KINDS; k++) {
         rc = prepare(&latent_kernels[k], CUDA_LATENT_K, &a->latent[k], e);
         for (int i = 0; rc == ERR_OK && i < WIDTHS; i++) {
@@ -131,8 +134,15 @@ bool fits(const void *self, uint32_t k, const struct attn_plan *p)
 
 /* Byte offsets of the parts; total is what a call needs. */
 struct layout {
-    uint64_t q, q_factor, arrived, work, part, part_state, total;
+    uint64_t q, q_factor, arrived, part, part_state, total;
     int32_t q_width, max_chunks, part_rows, split_rows, q_form;
+};
+
+/* The same of the planner's lists; tile_rows 0: no such list. */
+struct schedule {
+    uint64_t list[LISTS], total;
+    int64_t most_units[LISTS];
+    int32_t tile_rows[LISTS];
 };
 
 uint64_t take(uint64_t *at, uint64_t bytes)
@@ -156,7 +166,6 @@ struct layout lay_out(const struct attn_plan *p)
     l.q = take(&l.total, heads * (uint64_t)l.q_width * (generic ? 4 : 2));
     l.q_factor = take(&l.total, heads * 4);
     l.arrived = take(&l.total, heads * 4);
-    l.work = take(&l.total, 8);
     if (generic)
         return l;
 
@@ -180,6 +189,29 @@ struct layout lay_out(const struct attn_plan *p)
     return l;
 }
 
+struct schedule lay_out_lists(const struct attn_plan *p, const struct layout *l)
+{
+    struct schedule s = {};
+    int64_t tokens = p->token_count, seqs = p->batch_size, few = seqs;
+    if (p->kernel == CUDA_REFERENCE)
+        return s;
+    s.tile_rows[LIST_SPLIT] = p->kernel == CUDA_LATENT ? 64 : p->group <= 8 ? 8 : 16;
+    if (p->kernel == CUDA_PREFILL) {
+        few *= l->split_rows / p->group;
+        s.tile_rows[LIST_PREFILL] = l->q_width <= 128 ? 128 : 64;
+        s.most_units[LIST_PREFILL] =
+            plan_most_units(tokens, seqs, p->group, s.tile_rows[LIST_PREFILL], 1);
+    }
+    s.most_units[LIST_SPLIT] =
+        plan_most_units(p->kernel == CUDA_PREFILL && few < tokens ? few : tokens, seqs, p->group,
+                        s.tile_rows[LIST_SPLIT], l->max_chunks);
+    for (int i = 0; i < LISTS; i++)
+        if (s.tile_rows[i] > 0)
+            s.list[i] = take(&s.total, sizeof(struct plan_head) +
+                                           (uint64_t)s.most_units[i] * sizeof(struct plan_unit));
+    return s;
+}
+
 enum err_code size_call(const void *, struct attn_plan *p, struct err *e)
 {
     const int64_t most = INT32_MAX / 4;
@@ -193,7 +225,17 @@ enum err_code size_call(const void *, struct attn_plan *p, struct err *e)
                              "most %lld of each",
                              (long long)p->num_blocks, (long long)p->batch_size,
                              (long long)p->table_cols, (long long)most);
-    p->workspace_bytes = lay_out(p).total;
+    struct layout l = lay_out(p);
+    struct schedule s = lay_out_lists(p, &l);
+    for (int i = 0; i < LISTS; i++)
+        if (s.most_units[i] * p->kv_num_heads > most)
+            return err_set_param(e, ERR_INVALID, "query",
+                                 "query: %lld tokens of %lld sequences, in up to %d parts of %d "
+                                 "heads: expected at most %lld parts a call",
+                                 (long long)p->token_count, (long long)p->batch_size,
+                                 (int)l.max_chunks, (int)p->kv_num_heads, (long long)most);
+    p->schedule_bytes = s.total;
+    p->workspace_bytes = l.total + s.total;
     return ERR_OK;
 }
 
@@ -295,7 +337,6 @@ void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace
     c->q = workspace + l->q;
     c->q_factor = (float *)(workspace + l->q_factor);
     c->arrived = (uint32_t *)(workspace + l->arrived);
-    c->work = (uint32_t *)(workspace + l->work);
     c->part = (float *)(workspace + l->part);
     c->part_state = (float *)(workspace + l->part_state);
     c->q_width = l->q_width;
@@ -305,11 +346,51 @@ void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace
     c->split_rows = l->split_rows;
 }
 
+void fill_lists(struct attn_call *c, const struct schedule *s, char *memory)
+{
+    for (int i = 0; i < LISTS; i++) {
+        c->list[i] = (struct plan_head *)(memory + s->list[i]);
+        c->unit[i] = (struct plan_unit *)(c->list[i] + 1);
+        c->most_units[i] = (int32_t)s->most_units[i];
+        c->tile_rows[i] = s->tile_rows[i];
+    }
+}
+
 /* The fastest prefill kernel that takes the call here. */
 const struct kernel_family *prefill_for(const struct cuda_attn *a, const struct attn_call *c)
 {
-    bool hopper = a->hopper[c->cache][width_index(c->head_size)] && c->batch <= WORK_SPAN;
-    return hopper ? hopper_kernels[c->cache] : prefill_kernels[c->cache];
+    return a->hopper[c->cache][width_index(c->head_size)] ? hopper_kernels[c->cache]
+                                                           : prefill_kernels[c->cache];
+}
+
+/* What the kernels get.  The lists are the class's, or lie behind the rest of the
+ * workspace. */
+struct attn_call make_call(const struct attn_plan *p, const struct attn_args *args,
+                           void *workspace)
+{
+    struct attn_call c = {};
+    struct layout l = lay_out(p);
+    struct schedule s = lay_out_lists(p, &l);
+    char *lists = (char *)args->schedule;
+    fill_shapes(&c, p);
+    fill_pointers(&c, args);
+    fill_workspace(&c, &l, (char *)workspace);
+    fill_lists(&c, &s, lists != NULL ? lists : (char *)workspace + l.total);
+    return c;
+}
+
+enum err_code begin(void *self, const struct attn_plan *p, const struct attn_args *args,
+                    void *stream, struct err *e)
+{
+    const struct cuda_attn *a = (const struct cuda_attn *)self;
+    if ((uintptr_t)args->schedule % 16 != 0)
+        return err_set_param(e, ERR_INVALID, "schedule", "schedule at %p: expected 16-byte alignment",
+                             args->schedule);
+    struct attn_call c = make_call(p, args, NULL);
+    enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
+    return rc != ERR_OK ? rc
+                        : cuda_result(launch_planner(&c, (cudaStream_t)stream),
+                                      "launching the planner", e);
 }
 
 enum err_code run(void *self, const struct attn_plan *p, const struct attn_args *args,
@@ -323,13 +404,10 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
     if (rc != ERR_OK)
         return rc;
 
-    struct attn_call c = {};
-    struct layout l = lay_out(p);
-    fill_shapes(&c, p);
-    fill_pointers(&c, args);
-    fill_workspace(&c, &l, (char *)workspace);
-
+    struct attn_call c = make_call(p, args, workspace);
     rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
+    if (rc == ERR_OK && args->schedule == NULL && p->schedule_bytes > 0)
+        rc = cuda_result(launch_planner(&c, s), "launching the planner", e);
     if (rc == ERR_OK)
         rc = cuda_result(launch_prologue(&c, s), "launching the prologue", e);
     if (rc != ERR_OK)
@@ -413,6 +491,6 @@ enum err_code copy_blocks(void *, void *slab, size_t bytes, const int32_t *from_
 
 const struct attn_backend cuda_attention = {
     ATTN_ABI, "cuda", ATTN_CUDA, cuda_kernel_table, CUDA_KERNELS, open_backend, close_backend,
-    fits,     size_call, run,       NULL,    NULL,      map,          unmap,
+    fits,     size_call, begin,     run,       NULL,    NULL,      map,          unmap,
     copy_in,  copy_out, copy_blocks,
 };

@@ -8,6 +8,12 @@
 
 #include <stdint.h>
 
+struct plan_head; /* planner.h */
+struct plan_unit;
+
+/* A step's lists: for the split or latent kernel, and for the prefill kernel. */
+enum { LIST_SPLIT, LIST_PREFILL, LISTS };
+
 /* What the cache holds, and hence what the matrix units are fed. */
 enum cache_kind { CACHE_BF16, CACHE_F16, CACHE_E4M3, CACHE_INT8, CACHE_KINDS };
 
@@ -31,12 +37,17 @@ struct attn_call {
     void *output, *qk;
 
     /* Workspace: [tokens, heads, q_width], then per (token, head) q_factor and
-     * arrived; one work counter a kernel; partial results of split sequences
-     * [rows, max_chunks, heads], O and (max, sum). */
+     * arrived; partial results of split sequences [rows, max_chunks, heads], O
+     * and (max, sum). */
     void *q;
     float *q_factor;
-    uint32_t *arrived, *work;
+    uint32_t *arrived;
     float *part, *part_state;
+
+    /* The planner's lists (planner.h), in a class's memory or the workspace. */
+    struct plan_head *list[LISTS];
+    struct plan_unit *unit[LISTS];
+    int32_t most_units[LISTS], tile_rows[LISTS]; /* tile_rows 0: no such list  */
 
     int64_t bias_stride_batch, bias_stride_head; /* 0 where broadcast          */
     int64_t bias_rows, bias_cols, qk_cols;

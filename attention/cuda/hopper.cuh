@@ -7,8 +7,7 @@
  * copies Q and tiles of 128 keys through the block table; two warpgroups of 64
  * rows compute, each running its softmax while the other holds the matrix
  * units.
- * launch   persistent: one CTA of 384 threads a SM; items in turn; batch_size of at
- *          most WORK_SPAN
+ * launch   persistent: one CTA of 384 threads a SM; items in turn
  * smem     2 x Q of 32 KiB, 2 stages of K and V of 64 KiB at 128 channels
  * bound    matrix units: 4 heads D pairs FLOP at 780 TFLOP/s
  *
@@ -33,7 +32,7 @@ template <int D> struct shape {
         PANEL_BYTES = KEYS * 128,
         TILE_BYTES = D / PANEL * PANEL_BYTES, /* Q, K or V */
         DATA_BYTES = TILE_BYTES * (2 + 2 * STAGES), /* two of Q, then stages of K, V */
-        SMEM_BYTES = 1024 + DATA_BYTES + sizeof(struct work_plan) + 128
+        SMEM_BYTES = 1024 + DATA_BYTES + 128
     };
 };
 
@@ -50,18 +49,16 @@ struct item {
     const int32_t *table;
 };
 
-__device__ __forceinline__ void find_item(const struct attn_call &c, const struct work_plan *p,
-                                          int id, struct item *w)
+__device__ __forceinline__ void find_item(const struct attn_call &c, int id, struct item *w)
 {
-    int u = id / c.kv_heads, lane = threadIdx.x & 31;
-    int i = unit_sequence(p, c.batch, u), n_new = p->fresh[i];
-    struct plan_seq s = cut_sequence<SHARE_PREFILL>(c, p->past[i], n_new, TILE);
-    w->past = p->past[i];
-    w->first = p->first[i];
+    struct plan_unit u = list_unit(c, LIST_PREFILL, id);
+    int lane = threadIdx.x & 31;
+    w->past = u.past;
+    w->first = u.first;
     w->kv_head = id % c.kv_heads;
-    w->row0 = (s.n_tiles - 1 - (u - p->units[i])) * TILE;
-    w->n_rows = min((int)TILE, n_new * c.group - w->row0);
-    w->table = c.block_table + (int64_t)i * c.table_cols;
+    w->row0 = u.row0;
+    w->n_rows = u.n_rows;
+    w->table = c.block_table + (int64_t)u.seq * c.table_cols;
     int low = INT32_MAX, high = -1;
     if (c.positions == NULL) {
         low = w->past + w->row0 / c.group;
@@ -75,8 +72,8 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
         low = __reduce_min_sync(0xffffffffu, low);
         high = __reduce_max_sync(0xffffffffu, high);
     }
-    w->begin = c.window > 0 ? max(s.lo, low - c.window + 1) : s.lo;
-    w->end = min(s.hi - 1, high) + 1;
+    w->begin = c.window > 0 ? max(u.begin, low - c.window + 1) : u.begin;
+    w->end = min(u.end - 1, high) + 1;
     w->pos0 = w->begin & ~(PLAN_GRANULE - 1);
     w->n = w->end > w->begin ? (w->end - w->pos0 + KEYS - 1) / KEYS : 0;
 }
@@ -421,8 +418,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     typedef typename cache_type<KIND>::mma_type M;
     extern __shared__ char raw[];
     char *data = raw + (-smem_address(raw) & 1023);
-    struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
-    struct mailbox *box = (struct mailbox *)((uintptr_t)(plan + 1) + 7 & ~(uintptr_t)7);
+    struct mailbox *box = (struct mailbox *)(data + sh::DATA_BYTES);
     int nth = 0;
     struct turn t = {0, 0};
 
@@ -437,14 +433,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         publish_to_matrix_units();
     }
-    plan_work<SHARE_PREFILL, THREADS>(c, plan, 0, 0, TILE);
-    int items = plan->units[c.batch] * c.kv_heads;
+    __syncthreads();
+    int items = list_items(c, LIST_PREFILL);
     wait_for_upstream();
     if (threadIdx.x < GROUP) {
         registers_down<40>();
         for (int id = blockIdx.x; id < items; id += gridDim.x, nth++) {
             struct item w;
-            find_item(c, plan, id, &w);
+            find_item(c, id, &w);
             feed<D>(c, w, smem_address(data), box, &t, nth);
         }
     } else {
@@ -453,7 +449,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             give_turn(1); /* the first group begins */
         for (int id = blockIdx.x; id < items; id += gridDim.x, nth++) {
             struct item w;
-            find_item(c, plan, id, &w);
+            find_item(c, id, &w);
             compute<M, D>(c, w, smem_address(data), box, &t, nth);
         }
     }

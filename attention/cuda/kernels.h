@@ -9,6 +9,11 @@
 
 #include "attention/cuda/call.h"
 
+/* The step's lists, before anything that works them off. */
+cudaError_t prepare_planner(void);
+cudaError_t launch_planner(const struct attn_call *c, cudaStream_t stream);
+
+cudaError_t prepare_prologue(void);
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream);
 cudaError_t launch_generic(const struct attn_call *c, cudaStream_t stream);
 
@@ -26,7 +31,7 @@ extern const struct kernel_family prefill_bf16, prefill_f16, prefill_e4m3, prefi
 extern const struct kernel_family latent_kernels[CACHE_KINDS];
 cudaError_t launch_latent_merge(const struct attn_call *c, cudaStream_t stream);
 
-/* sm_90a only: 16-bit caches, q_width 64 and 128, batch_size up to WORK_SPAN. */
+/* sm_90a only: 16-bit caches, q_width 64 and 128. */
 extern const struct kernel_family hopper_bf16, hopper_f16;
 
 #endif

@@ -15,7 +15,7 @@ __global__ void merge_latent(const __grid_constant__ struct attn_call c)
     if (b >= c.batch)
         return;
     sequence_tokens(c, b, &first, &n);
-    struct plan_seq s = cut_sequence<SHARE_LATENT>(c, c.past_seqlens[b], n, latent::ROWS);
+    struct plan_seq s = cut_sequence(c, SHARE_LATENT, c.past_seqlens[b], n, latent::ROWS);
     if (n == 1 && s.n_chunks > 1)
         merge_row<latent::DV>(c, first, b, head, s.n_chunks);
 }

@@ -10,7 +10,7 @@
  * memory; then each warp owns 64 of the 512 output channels for all rows.
  * Sequences of one query split their keys; a second kernel merges the chunks.
  * launch   persistent: one CTA of 256 threads a SM
- * smem     Q 72 KiB, STAGES x 32 rows, weights, the work plan
+ * smem     Q 72 KiB, STAGES x 32 rows, weights
  * bound    matrix units by mma.sync, and shared memory for Q
  *
  * Owns nothing.  Called by the backend, after the prologue, on its stream. */
@@ -28,6 +28,15 @@ namespace latent
 
 enum { WARPS = 8, THREADS = WARPS * 32, ROWS = 64, KEYS = 32, DK = 576, DV = 512, SUBS = ROWS / 16 };
 
+/* Per row, between warps, in shared memory. */
+struct exchange {
+    float top[2][ROWS]; /* by half of the keys */
+    float shrink[ROWS];
+    float sum[2][ROWS];
+    float max[ROWS];
+    int next; /* item */
+};
+
 template <int KIND> struct shape {
     typedef cache_tile<KIND, DK> tile;
     enum {
@@ -38,16 +47,8 @@ template <int KIND> struct shape {
         P_ROW = KEYS * 2, /* 64 bytes: four pieces, swizzled in pairs of rows */
         P_BYTES = ROWS * P_ROW,
         DATA_BYTES = Q_BYTES + STAGES * STAGE_BYTES + P_BYTES,
-        SMEM_BYTES = DATA_BYTES + 6 * ROWS * 4 + sizeof(struct work_plan)
+        SMEM_BYTES = DATA_BYTES + sizeof(struct exchange)
     };
-};
-
-/* Per-row exchange between warps, in shared memory. */
-struct exchange {
-    float top[2][ROWS]; /* by half of the keys */
-    float shrink[ROWS];
-    float sum[2][ROWS];
-    float max[ROWS];
 };
 
 struct item {
@@ -68,19 +69,16 @@ __device__ __forceinline__ uint32_t p_at(int r, int p)
     return (uint32_t)(r * KEYS * 2 + (p ^ ((r >> 1) & 3)) * 16);
 }
 
-__device__ __forceinline__ void find_item(const struct attn_call &c, const struct work_plan *p,
-                                          int base, int n, int u, struct item *w)
+__device__ __forceinline__ void find_item(const struct attn_call &c, int id, struct item *w)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int i = unit_sequence(p, n, u), past = p->past[i], n_new = p->fresh[i];
-    struct plan_seq s = cut_sequence<SHARE_LATENT>(c, past, n_new, ROWS);
-    w->seq = base + i;
-    w->first = p->first[i];
-    u -= p->units[i];
-    w->chunk = u % s.n_chunks;
-    w->n_chunks = s.n_chunks;
-    w->row0 = (s.n_tiles - 1 - u / s.n_chunks) * ROWS;
-    w->n_rows = min((int)ROWS, n_new * c.group - w->row0);
+    struct plan_unit u = list_unit(c, LIST_SPLIT, id);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, past = u.past;
+    w->seq = u.seq;
+    w->first = u.first;
+    w->chunk = u.chunk;
+    w->n_chunks = u.n_chunks;
+    w->row0 = u.row0;
+    w->n_rows = u.n_rows;
     w->table = c.block_table + (int64_t)w->seq * c.table_cols;
     w->low = INT32_MAX;
     w->high = -1;
@@ -97,10 +95,8 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
         int j = (w->row0 + r) / c.group;
         w->my_position[h] = r < w->n_rows ? query_position(c, w->first + j, past, j) : -1;
     }
-    plan_chunk_range(&s, w->chunk, &w->begin, &w->end);
-    if (c.window > 0)
-        w->begin = max(w->begin, w->low - c.window + 1);
-    w->end = min(w->end - 1, w->high) + 1;
+    w->begin = c.window > 0 ? max(u.begin, w->low - c.window + 1) : u.begin;
+    w->end = min(u.end - 1, w->high) + 1;
 }
 
 __device__ __forceinline__ int64_t row_index(const struct attn_call &c, const struct item &w,
@@ -394,29 +390,19 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
     typedef shape<KIND> sh;
     extern __shared__ __align__(128) char data[];
-    struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
-    struct exchange *ex = (struct exchange *)(plan + 1);
-    int id = blockIdx.x, id0 = 0;
-    bool waited = false;
+    struct exchange *ex = (struct exchange *)(data + sh::DATA_BYTES);
+    int items = list_items(c, LIST_SPLIT);
 
-    for (int base = 0; base < c.batch; base += WORK_SPAN) {
-        int n = min(WORK_SPAN, c.batch - base);
-        plan_work<SHARE_LATENT, THREADS>(c, plan, base, 0, ROWS);
-        int id1 = id0 + plan->units[n];
-        if (!waited)
-            wait_for_upstream();
-        waited = true;
-        while (id < id1) {
-            struct item w;
-            if (threadIdx.x == 0)
-                plan->next = gridDim.x + (int)atomicAdd(c.work, 1u);
-            find_item(c, plan, base, n, id - id0, &w);
-            compute<KIND>(c, w, data, ex);
-            __syncthreads();
-            id = plan->next;
-            __syncthreads();
-        }
-        id0 = id1;
+    wait_for_upstream();
+    for (int id = blockIdx.x; id < items;) {
+        struct item w;
+        if (threadIdx.x == 0)
+            ex->next = next_item(c, LIST_SPLIT, items);
+        find_item(c, id, &w);
+        compute<KIND>(c, w, data, ex);
+        __syncthreads();
+        id = ex->next;
+        __syncthreads();
     }
 }
 

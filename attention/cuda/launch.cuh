@@ -25,4 +25,12 @@ static cudaError_t launch(void (*kernel)(P...), unsigned blocks, unsigned thread
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
+/* Let a small kernel run with shared memory divided as its neighbours need it: to
+ * divide it anew a multiprocessor first has to run empty. */
+template <typename... P> static cudaError_t keep_shared_memory(void (*kernel)(P...))
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
+}
+
 #endif

@@ -5,10 +5,9 @@
  *   output  T
  * An item is (sequence, TILE packed rows, kv head); the rows of a tile are
  * (token, head of the group) pairs, so grouped heads share every K/V tile.  Four
- * warps of 16 or 32 rows; KEYS keys a stage, two stages; the tiles of a sequence
- * go last first, since causal work grows with the row.
+ * warps of 16 or 32 rows; KEYS keys a stage, two stages.
  * launch   persistent: CTAS_PER_SM * SMs, 128 threads
- * smem     Q tile, 2 stages of K and V, the work plan
+ * smem     Q tile, 2 stages of K and V
  * bound    matrix units by mma.sync: about 60 % of what wgmma reaches
  *
  * Owns nothing.  Called by the backend, after the prologue, on its stream. */
@@ -38,7 +37,7 @@ template <int KIND, int D> struct shape {
         Q_ROW = D * 2,
         Q_BYTES = TILE * Q_ROW,
         DATA_BYTES = Q_BYTES + STAGES * STAGE_BYTES,
-        SMEM_BYTES = DATA_BYTES + sizeof(struct work_plan),
+        SMEM_BYTES = DATA_BYTES + 16,
         CTAS_PER_SM = 2
     };
 };
@@ -62,19 +61,17 @@ template <int D> __device__ __forceinline__ uint32_t q_at(int r, int p)
 }
 
 template <int KIND, int D>
-__device__ __forceinline__ void find_item(const struct attn_call &c, const struct work_plan *p,
-                                          int base, int n, int id, struct item *w,
+__device__ __forceinline__ void find_item(const struct attn_call &c, int id, struct item *w,
                                           struct my_rows<shape<KIND, D>::SUBS> *m)
 {
     typedef shape<KIND, D> sh;
-    int u = id / c.kv_heads, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int i = unit_sequence(p, n, u), b = base + i, past = p->past[i], n_new = p->fresh[i];
-    struct plan_seq s = cut_sequence<SHARE_PREFILL>(c, past, n_new, sh::TILE);
-    w->first = p->first[i];
+    struct plan_unit u = list_unit(c, LIST_PREFILL, id);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, past = u.past;
+    w->first = u.first;
     w->kv_head = id % c.kv_heads;
-    w->row0 = (s.n_tiles - 1 - (u - p->units[i])) * sh::TILE;
-    w->n_rows = min((int)sh::TILE, n_new * c.group - w->row0);
-    w->table = c.block_table + (int64_t)b * c.table_cols;
+    w->row0 = u.row0;
+    w->n_rows = u.n_rows;
+    w->table = c.block_table + (int64_t)u.seq * c.table_cols;
 
     int low = INT32_MAX, high = -1;
     for (int r = lane; r < sh::TILE; r += 32) {
@@ -87,8 +84,8 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
     }
     low = __reduce_min_sync(0xffffffffu, low);
     high = __reduce_max_sync(0xffffffffu, high);
-    w->begin = c.window > 0 ? max(s.lo, low - c.window + 1) : s.lo;
-    w->end = min(s.hi - 1, high) + 1;
+    w->begin = c.window > 0 ? max(u.begin, low - c.window + 1) : u.begin;
+    w->end = min(u.end - 1, high) + 1;
 
     m->low = INT32_MAX;
     m->high = -1;
@@ -410,29 +407,20 @@ __global__ void __launch_bounds__(THREADS, 2)
 {
     typedef shape<KIND, D> sh;
     extern __shared__ __align__(128) char data[];
-    struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
-    int id = blockIdx.x, id0 = 0;
-    bool waited = false;
+    int *next = (int *)(data + sh::DATA_BYTES);
+    int items = list_items(c, LIST_PREFILL);
 
-    for (int base = 0; base < c.batch; base += WORK_SPAN) {
-        int n = min(WORK_SPAN, c.batch - base);
-        plan_work<SHARE_PREFILL, THREADS>(c, plan, base, 0, sh::TILE);
-        int id1 = id0 + plan->units[n] * c.kv_heads;
-        if (!waited)
-            wait_for_upstream();
-        waited = true;
-        while (id < id1) {
-            struct item w;
-            struct my_rows<sh::SUBS> m;
-            if (threadIdx.x == 0)
-                plan->next = gridDim.x + (int)atomicAdd(c.work + 1, 1u);
-            find_item<KIND, D>(c, plan, base, n, id - id0, &w, &m);
-            compute<KIND, D>(c, w, m, data);
-            __syncthreads();
-            id = plan->next;
-            __syncthreads();
-        }
-        id0 = id1;
+    wait_for_upstream();
+    for (int id = blockIdx.x; id < items;) {
+        struct item w;
+        struct my_rows<sh::SUBS> m;
+        if (threadIdx.x == 0)
+            *next = next_item(c, LIST_PREFILL, items);
+        find_item<KIND, D>(c, id, &w, &m);
+        compute<KIND, D>(c, w, m, data);
+        __syncthreads();
+        id = *next;
+        __syncthreads();
     }
 }
 

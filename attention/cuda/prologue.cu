@@ -4,7 +4,7 @@
  *   -> q                the query as the next kernel wants it (call.h, q_form)
  *   -> caches           K and V rows, normed, rotated, quantised, at their slots
  *   -> output           zeros for padding tokens
- *   -> arrived, work    zeroed for the kernel that follows
+ *   -> arrived          zeroed for the kernel that follows
  * launch   one warp a (token, head) of Q, K and V, or eight heads a warp when tokens
  *          are many; 128 threads or fewer
  * smem     one fp32 row of head_size a warp
@@ -267,8 +267,6 @@ __global__ void prologue(const __grid_constant__ struct attn_call c, int per_tok
 
     wait_for_upstream();
     release_downstream();
-    if (blockIdx.x == 0 && threadIdx.x < 2)
-        c.work[threadIdx.x] = 0;
     int t = (int)(id / warps_a_token), i = (int)(id % warps_a_token) * per_warp;
     int end = min(i + per_warp, per_token), first, past;
     if (t >= c.tokens)
@@ -300,6 +298,12 @@ __global__ void prologue(const __grid_constant__ struct attn_call c, int per_tok
 }
 
 } // namespace
+
+cudaError_t prepare_prologue(void)
+{
+    cudaError_t rc = keep_shared_memory(prologue<__nv_bfloat16>);
+    return rc != cudaSuccess ? rc : keep_shared_memory(prologue<__half>);
+}
 
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream)
 {

@@ -8,10 +8,11 @@
  * warps of a CTA split its keys by granules of 16, each with its own ring of stages,
  * so that the main loop has no CTA barrier and every cache byte is read from shared
  * memory once.  Keys are the rows of both matrix products and query rows their
- * columns, so that a group of up to 8 heads fills a tile.  A sequence of one chunk writes its output at once; otherwise the
- * last chunk to arrive merges all of them in chunk order.
+ * columns, so that a group of up to 8 heads fills a tile.  A sequence of one chunk
+ * writes its output at once; otherwise the last chunk to arrive merges all of them
+ * in chunk order.
  * launch   persistent: CTAS_PER_SM * SMs, 128 threads; fixed at capture
- * smem     4 warps x STAGES x 16 keys x (K + V) rows, and the work plan
+ * smem     4 warps x STAGES x 16 keys x (K + V) rows
  * bound    HBM: 64 rows x 4096 keys x 8 heads x 512 B = 1.07 GB, 244 us at 4.4 TB/s
  *
  * Owns nothing.  Called by the backend, after the prologue, on its stream. */
@@ -29,6 +30,13 @@ namespace split
 
 enum { WARPS = 4, THREADS = WARPS * 32, GRANULE = PLAN_GRANULE };
 
+/* Between the warps, in shared memory: each warp's (max, sum) of each row, the
+ * item that comes next, the rank of this one among its tile's. */
+template <int ROWS> struct exchange {
+    float state[WARPS * ROWS * 2];
+    int next, arrival;
+};
+
 /* ROWS packed rows a tile: 8, or 16 for larger groups. */
 template <int KIND, int D, int ROWS> struct shape {
     typedef cache_tile<KIND, D> tile;
@@ -38,7 +46,7 @@ template <int KIND, int D, int ROWS> struct shape {
                       : D == 128 ? (ROWS == 16 ? 2 : NARROW ? 4 : 3)
                                  : 4,
         STAGE_BYTES = 2 * GRANULE * tile::ROW_BYTES,
-        FIXED_BYTES = sizeof(struct work_plan) + WARPS * ROWS * 8 + 16,
+        FIXED_BYTES = sizeof(struct exchange<ROWS>),
         SM_BYTES = 227 * 1024,
         FITTING = (SM_BYTES / CTAS_PER_SM - 1024 - FIXED_BYTES) / (WARPS * STAGE_BYTES),
         /* One wide CTA is held to what sm_80 has, too. */
@@ -79,26 +87,23 @@ __device__ __forceinline__ int row_head(const struct attn_call &c, const struct 
 }
 
 template <int ROWS>
-__device__ __forceinline__ void find_item(const struct attn_call &c, const struct work_plan *p,
-                                          int base, int n, int id, struct item<ROWS> *w)
+__device__ __forceinline__ void find_item(const struct attn_call &c, int id, struct item<ROWS> *w)
 {
-    int u = id / c.kv_heads, lane = threadIdx.x & 31;
-    int i = unit_sequence(p, n, u), past = p->past[i], n_new = p->fresh[i];
-    struct plan_seq s = cut_sequence<SHARE_SPLIT>(c, past, n_new, ROWS);
+    struct plan_unit u = list_unit(c, LIST_SPLIT, id);
+    int lane = threadIdx.x & 31;
     w->kv_head = id % c.kv_heads;
-    w->first = p->first[i];
-    u -= p->units[i];
-    w->chunk = u % s.n_chunks;
-    w->n_chunks = s.n_chunks;
-    w->row0 = u / s.n_chunks * ROWS;
-    w->n_rows = min(ROWS, n_new * c.group - w->row0);
-    w->part_row = p->rows[i];
-    w->table = c.block_table + (int64_t)(base + i) * c.table_cols;
+    w->first = u.first;
+    w->chunk = u.chunk;
+    w->n_chunks = u.n_chunks;
+    w->row0 = u.row0;
+    w->n_rows = u.n_rows;
+    w->part_row = u.part_row;
+    w->table = c.block_table + (int64_t)u.seq * c.table_cols;
 
     int r = lane & (ROWS - 1), position = -1;
     if (r < w->n_rows) {
         int j = (w->row0 + r) / c.group;
-        position = query_position(c, w->first + j, past, j);
+        position = query_position(c, w->first + j, u.past, j);
     }
 #pragma unroll
     for (int k = 0; k < ROWS / 8; k++)
@@ -108,13 +113,8 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
                 __shfl_sync(0xffffffffu, position, k * 8 + (lane & 3) * 2 + e);
     w->high = __reduce_max_sync(0xffffffffu, position);
     w->low = __reduce_min_sync(0xffffffffu, r < w->n_rows ? position : INT32_MAX);
-    plan_chunk_range(&s, w->chunk, &w->begin, &w->end);
-    if (c.window > 0)
-        w->begin = max(w->begin, w->low - c.window + 1);
-    w->end = min(w->end - 1, w->high) + 1;
-    /* More rows than the partial results hold: only cu_seqlens that overlap. */
-    if (w->n_chunks > 1 && w->part_row + n_new > c.part_rows)
-        w->n_rows = 0;
+    w->begin = c.window > 0 ? max(u.begin, w->low - c.window + 1) : u.begin;
+    w->end = min(u.end - 1, w->high) + 1;
 }
 
 /* One warp's running result; lanes hold rows 8 k + 2 (lane % 4) + {0, 1}. */
@@ -452,8 +452,8 @@ __device__ __forceinline__ void merge_chunks(const struct attn_call &c, const st
  * may be done before. */
 template <int KIND, int D, int ROWS>
 __device__ __forceinline__ void compute(const struct attn_call &c, const struct item<ROWS> &w,
-                                        char *data, struct work_plan *plan, float *ml,
-                                        int *arrival, bool *waited)
+                                        char *data, struct exchange<ROWS> *ex, int items,
+                                        bool *waited)
 {
     typedef shape<KIND, D, ROWS> sh;
     uint32_t q[ROWS / 8][D / 16][2];
@@ -467,7 +467,7 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         *waited = true;
     }
     if (threadIdx.x == 0)
-        plan->next = gridDim.x + (int)atomicAdd(c.work, 1u);
+        ex->next = next_item(c, LIST_SPLIT, items);
     for (int i = 0; i < sh::STAGES - 1; i++)
         ring.fetch(i);
     load_query<D, ROWS>(c, w, q, factor);
@@ -491,10 +491,10 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         fold<KIND, D, ROWS>(s, x, k_tile + GRANULE * cache_tile<KIND, D>::ROW_BYTES);
     }
     copy_wait<0>();
-    join_warps<KIND, D, ROWS>(w, s, (float *)data, ml);
-    store_tile<KIND, D, ROWS>(c, w, (const float *)data, ml);
+    join_warps<KIND, D, ROWS>(w, s, (float *)data, ex->state);
+    store_tile<KIND, D, ROWS>(c, w, (const float *)data, ex->state);
     if (w.n_chunks > 1)
-        merge_chunks<D, ROWS>(c, w, arrival);
+        merge_chunks<D, ROWS>(c, w, &ex->arrival);
 }
 
 template <int KIND, int D, int ROWS>
@@ -503,26 +503,16 @@ __global__ void __launch_bounds__(THREADS, shape<KIND, D, ROWS>::CTAS_PER_SM)
 {
     typedef shape<KIND, D, ROWS> sh;
     extern __shared__ __align__(128) char data[];
-    struct work_plan *plan = (struct work_plan *)(data + sh::DATA_BYTES);
-    float *ml = (float *)(plan + 1);
-    int *arrival = (int *)(ml + WARPS * ROWS * 2);
-    int id = blockIdx.x, id0 = 0, rows = 0;
+    struct exchange<ROWS> *ex = (struct exchange<ROWS> *)(data + sh::DATA_BYTES);
+    int items = list_items(c, LIST_SPLIT);
     bool waited = false;
 
-    for (int base = 0; base < c.batch; base += WORK_SPAN) {
-        int n = min(WORK_SPAN, c.batch - base);
-        plan_work<SHARE_SPLIT, THREADS>(c, plan, base, rows, ROWS);
-        rows = plan->rows[n];
-        int id1 = id0 + plan->units[n] * c.kv_heads;
-        while (id < id1) {
-            struct item<ROWS> w;
-            find_item<ROWS>(c, plan, base, n, id - id0, &w);
-            compute<KIND, D, ROWS>(c, w, data, plan, ml, arrival, &waited);
-            __syncthreads();
-            id = plan->next;
-            __syncthreads();
-        }
-        id0 = id1;
+    for (int id = blockIdx.x; id < items;) {
+        struct item<ROWS> w;
+        find_item<ROWS>(c, id, &w);
+        compute<KIND, D, ROWS>(c, w, data, ex, items, &waited);
+        __syncthreads();
+        id = ex->next;
         __syncthreads();
     }
     /* Who comes after us relies on what came before us. */

@@ -1,26 +1,17 @@
-/* work.cuh: each kernel's share of a ragged batch, planned on the device.
+/* work.cuh: each kernel's share of a ragged batch, as the planner listed it.
  *
- * Every CTA scans the step's lengths itself (lengths -> window clip -> tiles and
- * chunks -> prefix sums in shared memory), so there is no planner's list that a
- * replay could find stale, and nothing to launch before.  Items are then handed
- * out by one counter; who computes an item does not change its result.
+ * Items are a list's units times the KV heads, the heads of a unit adjacent; one
+ * counter hands them out.  The list was finished before the kernel's predecessor
+ * in the stream began, so it may be read before wait_for_upstream(); the counter
+ * may not be touched.
  *
- * Owns nothing; called by all threads of a CTA together. */
+ * Owns nothing; device code only. */
 #ifndef ATTENTION_CUDA_WORK_CUH
 #define ATTENTION_CUDA_WORK_CUH
 
 #include "attention/cuda/call.h"
 #include "attention/cuda/planner.h"
 #include "attention/cuda/ptx.cuh"
-
-/* In shared memory: WORK_SPAN sequences at a time. */
-struct work_plan {
-    int32_t units[WORK_SPAN + 1]; /* exclusive sums of tiles * chunks          */
-    int32_t rows[WORK_SPAN + 1];  /* exclusive sums of the tokens served here  */
-    int32_t first[WORK_SPAN], fresh[WORK_SPAN], past[WORK_SPAN];
-    int32_t warp_units[16], warp_rows[16];
-    int32_t next;
-};
 
 /* New tokens of sequence b; cu_seqlens is not trusted. */
 __device__ __forceinline__ void sequence_tokens(const struct attn_call &c, int b, int *first, int *n)
@@ -47,86 +38,47 @@ enum share {
 
 /* Cut a sequence of n new tokens after past for a kernel of tile_rows; nothing
  * where another kernel serves it. */
-template <int SHARE>
-__device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c, int past,
-                                                        int n, int tile_rows)
+__device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c,
+                                                        enum share share, int past, int n,
+                                                        int tile_rows)
 {
-    if (SHARE != SHARE_LATENT && is_split(c, n) != (SHARE == SHARE_SPLIT))
+    if (share != SHARE_LATENT && is_split(c, n) != (share == SHARE_SPLIT))
         n = 0;
     int capacity = (int)min((int64_t)c.table_cols << c.block_shift, (int64_t)INT32_MAX);
     struct plan_seq s = plan_sequence(past, n, c.window, c.positions != NULL, capacity,
                                       c.max_chunks, c.group, tile_rows);
-    if (SHARE == SHARE_PREFILL || (SHARE == SHARE_LATENT && n > 1)) {
+    if (share == SHARE_PREFILL || (share == SHARE_LATENT && n > 1)) {
         s.n_chunks = s.n_chunks > 0;
         s.chunk = INT32_MAX;
     }
     return s;
 }
 
-/* Plan sequences [base, base + WORK_SPAN): fills p->units and p->rows, carrying
- * rows_before.  Ends in a barrier.  THREADS is a multiple of 32, at most 512. */
-template <int SHARE, int THREADS>
-__device__ void plan_work(const struct attn_call &c, struct work_plan *p, int base,
-                          int rows_before, int tile_rows)
+/* Items of a list. */
+__device__ __forceinline__ int list_items(const struct attn_call &c, int list)
 {
-    int n = min(WORK_SPAN, c.batch - base);
-    int each = (n + THREADS - 1) / THREADS;
-    int from = min((int)threadIdx.x * each, n), to = min(from + each, n);
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int units = 0, rows = 0;
-    for (int i = from; i < to; i++) {
-        sequence_tokens(c, base + i, &p->first[i], &p->fresh[i]);
-        p->past[i] = c.past_seqlens[base + i];
-        struct plan_seq s = cut_sequence<SHARE>(c, p->past[i], p->fresh[i], tile_rows);
-        units += s.n_tiles * s.n_chunks;
-        rows += s.n_tiles > 0 ? p->fresh[i] : 0;
-    }
-    int u = units, r = rows;
-    for (int d = 1; d < 32; d <<= 1) {
-        int du = __shfl_up_sync(0xffffffffu, u, d), dr = __shfl_up_sync(0xffffffffu, r, d);
-        if (lane >= d) {
-            u += du;
-            r += dr;
-        }
-    }
-    if (lane == 31) {
-        p->warp_units[warp] = u;
-        p->warp_rows[warp] = r;
-    }
-    __syncthreads();
-    u -= units;
-    r += rows_before - rows;
-    for (int w = 0; w < warp; w++) {
-        u += p->warp_units[w];
-        r += p->warp_rows[w];
-    }
-    for (int i = from; i < to; i++) {
-        p->units[i] = u;
-        p->rows[i] = r;
-        struct plan_seq s = cut_sequence<SHARE>(c, p->past[i], p->fresh[i], tile_rows);
-        u += s.n_tiles * s.n_chunks;
-        r += s.n_tiles > 0 ? p->fresh[i] : 0;
-    }
-    if (threadIdx.x == THREADS - 1) {
-        p->units[n] = u;
-        p->rows[n] = r;
-    }
-    __syncthreads();
+    return __ldcg(&c.list[list]->n_units) * c.kv_heads;
 }
 
-/* The sequence (relative to base) that unit u belongs to: the last i with
- * units[i] <= u, sequences without units skipped. */
-__device__ __forceinline__ int unit_sequence(const struct work_plan *p, int n, int u)
+/* The unit of item id; its head is id % kv_heads. */
+__device__ __forceinline__ struct plan_unit list_unit(const struct attn_call &c, int list, int id)
 {
-    int lo = 0, hi = n;
-    while (hi - lo > 1) {
-        int mid = (lo + hi) >> 1;
-        if (p->units[mid] <= u)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
+    union {
+        int4 raw[3];
+        struct plan_unit unit;
+    } u;
+    const int4 *from = (const int4 *)&c.unit[list][id / c.kv_heads];
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        u.raw[i] = __ldcg(from + i);
+    return u.unit;
+}
+
+/* The item after the first of each CTA: one call an item that is computed, so that
+ * the last call of a launch leaves the counter as it found it. */
+__device__ __forceinline__ int next_item(const struct attn_call &c, int list, int items)
+{
+    return (int)(gridDim.x + atomicInc(&c.list[list]->taken, (unsigned)items - 1));
 }
 
 /* The sequence of token t, its first token and its past, by a search whose steps

@@ -3,12 +3,13 @@
  *
  *   attention_bench [--plugin FILE] [--table decode|prefill|latent]
  *                   [--cache bf16|e4m3|int8] [--batch N] [--context N]
- *                   [--random] [--samples N] [--check 0|1]
+ *                   [--random] [--samples N] [--check 0|1] [--begin 0|1]
  *
  * One row a shape: median and spread in microseconds of a CUDA-graph replay of the
- * whole operator (prologue, planning, attention, merge) after a 256 MB flush of
- * the L2 cache; bytes that must move and their rate; the share of the read floor
- * (bytes at READ_TBPS) or of the matrix rate.  Data is random, blocks lie in
+ * operator (prologue, attention, merge) after a 256 MB flush of the L2 cache, with
+ * the lists that attn_begin made for the step (--begin 0: each call makes its own),
+ * and the median of attn_begin alone; bytes that must move and their rate; the
+ * share of the read floor (bytes at READ_TBPS) or of the matrix rate.  Data is random, blocks lie in
  * shuffled order, outputs are poisoned before and held against the reference
  * kernel after (--check 0 leaves that out).  --random draws lengths from
  * [context / 16, context].  Exit code 77 where there is no plugin or no GPU. */
@@ -41,10 +42,10 @@ struct bench {
     const struct device_ops *dev;
     const struct attn_backend *backend;
     struct attn *attn, *oracle;
-    void *stream, *flush, *begin, *end;
+    void *stream, *flush, *begin_event, *end_event;
     uint8_t *pattern; /* PATTERN_BYTES of random bits, host */
     int samples;
-    bool check;
+    bool check, begin;
 };
 
 static void must(enum err_code rc, const struct err *e, const char *what)
@@ -243,39 +244,58 @@ static int by_value(const void *x, const void *y)
     return d < 0 ? -1 : d > 0;
 }
 
-/* Microseconds of each replay, sorted. */
-static void measure(struct bench *b, const struct attn_attrs *attrs, struct attn_args *a,
-                    double *us, char *name)
+/* Replay the graph that has been captured on b->stream: microseconds, sorted. */
+static void time_graph(struct bench *b, double *us)
 {
-    struct attn_plan plan;
     struct err e;
-    void *workspace, *graph;
-    must(attn_plan(b->attn, attrs, a, &plan, &e), &e, "attn_plan");
-    attn_plan_name(&plan, name, 64);
-    must(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
-    must(b->dev->capture_begin(b->stream, &e), &e, "capture");
-    must(attn_run(b->attn, &plan, a, workspace, b->stream, &e), &e, "attn_run");
+    void *graph;
     must(b->dev->capture_end(b->stream, &graph, &e), &e, "capture");
     for (int i = -3; i < b->samples; i++) {
         double t;
         must(b->dev->fill(b->flush, i & 0xFF, FLUSH_BYTES, b->stream, &e), &e, "flush");
-        must(b->dev->event_record(b->begin, b->stream, &e), &e, "event");
+        must(b->dev->event_record(b->begin_event, b->stream, &e), &e, "event");
         must(b->dev->graph_launch(graph, b->stream, &e), &e, "replay");
-        must(b->dev->event_record(b->end, b->stream, &e), &e, "event");
-        must(b->dev->event_wait(b->end, &e), &e, "replay");
-        must(b->dev->event_elapsed(b->begin, b->end, &t, &e), &e, "event");
+        must(b->dev->event_record(b->end_event, b->stream, &e), &e, "event");
+        must(b->dev->event_wait(b->end_event, &e), &e, "replay");
+        must(b->dev->event_elapsed(b->begin_event, b->end_event, &t, &e), &e, "event");
         if (i >= 0)
             us[i] = t;
     }
     qsort(us, (size_t)b->samples, sizeof *us, by_value);
     b->dev->graph_destroy(graph);
+}
+
+/* Microseconds of each replay of the call, and of attn_begin before it (0: left
+ * out), both sorted. */
+static void measure(struct bench *b, const struct attn_attrs *attrs, struct attn_args *a,
+                    double *us, double *begin_us, char *name)
+{
+    struct attn_plan plan;
+    struct err e;
+    void *workspace, *schedule = NULL;
+    must(attn_plan(b->attn, attrs, a, &plan, &e), &e, "attn_plan");
+    attn_plan_name(&plan, name, 64);
+    must(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
+    memset(begin_us, 0, (size_t)b->samples * sizeof *begin_us);
+    if (b->begin && plan.schedule_bytes > 0) {
+        must(b->dev->alloc(&schedule, plan.schedule_bytes, &e), &e, "schedule");
+        a->schedule = schedule;
+        must(b->dev->capture_begin(b->stream, &e), &e, "capture");
+        must(attn_begin(b->attn, &plan, a, b->stream, &e), &e, "attn_begin");
+        time_graph(b, begin_us);
+    }
+    must(b->dev->capture_begin(b->stream, &e), &e, "capture");
+    must(attn_run(b->attn, &plan, a, workspace, b->stream, &e), &e, "attn_run");
+    time_graph(b, us);
+    a->schedule = NULL;
+    b->dev->free(schedule);
     b->dev->free(workspace);
 }
 
 static void one_shape(struct bench *b, const struct shape *s)
 {
     struct attn_args a;
-    double us[MAX_SAMPLES], visible, pairs, error = -1;
+    double us[MAX_SAMPLES], begin_us[MAX_SAMPLES], visible, pairs, error = -1;
     char name[64];
     struct attn_attrs attrs = make_call(b, s, &a, &visible, &pairs);
     bool latent = s->v_head_size != s->head_size;
@@ -284,16 +304,17 @@ static void one_shape(struct bench *b, const struct shape *s)
     double bytes = visible * s->kv_heads * width +
                    tokens * 2 * s->heads * (s->head_size + s->v_head_size);
     double flops = 2.0 * s->heads * (s->head_size + s->v_head_size) * pairs;
-    measure(b, &attrs, &a, us, name);
+    measure(b, &attrs, &a, us, begin_us, name);
     if (b->check)
         error = relative_error(b, &attrs, &a);
     double mid = us[b->samples / 2];
     double floor_us = fmax(bytes / (READ_TBPS * 1e6), flops / (MATRIX_TFLOPS * 1e6));
     printf("%-14s %4d x %-6d q %-5d %d/%d x %d %-13s %9.1f us  [%.1f %.1f]  %6.2f TB/s %6.0f TFLOP/s"
-           "  floor %8.1f us = %3.0f %%  error %.1e\n",
+           "  floor %8.1f us = %3.0f %%  begin %4.1f us  error %.1e\n",
            name, s->batch, s->context, s->query, s->heads, s->kv_heads, s->head_size,
            attn_dtype_name(s->cache), mid, us[b->samples / 10], us[b->samples * 9 / 10],
-           bytes / mid / 1e6, flops / mid / 1e6, floor_us, 100 * floor_us / mid, error);
+           bytes / mid / 1e6, flops / mid / 1e6, floor_us, 100 * floor_us / mid,
+           begin_us[b->samples / 2], error);
     fflush(stdout);
     free_call(b, &a);
 }
@@ -376,16 +397,16 @@ static void open_bench(struct bench *b)
     must(attn_open(&b->oracle, &opt, &e), &e, "CUDA backend");
     must(b->dev->stream_create(&b->stream, &e), &e, "stream");
     must(b->dev->alloc(&b->flush, FLUSH_BYTES, &e), &e, "flush buffer");
-    must(b->dev->event_create(&b->begin, &e), &e, "event");
-    must(b->dev->event_create(&b->end, &e), &e, "event");
+    must(b->dev->event_create(&b->begin_event, &e), &e, "event");
+    must(b->dev->event_create(&b->end_event, &e), &e, "event");
     must(b->dev->alloc_pinned((void **)&b->pattern, PATTERN_BYTES, &e), &e, "pattern");
 }
 
 static void close_bench(struct bench *b)
 {
     b->dev->free_pinned(b->pattern);
-    b->dev->event_destroy(b->begin);
-    b->dev->event_destroy(b->end);
+    b->dev->event_destroy(b->begin_event);
+    b->dev->event_destroy(b->end_event);
     b->dev->free(b->flush);
     b->dev->stream_destroy(b->stream);
     attn_close(b->oracle);
@@ -397,7 +418,7 @@ int main(int argc, char **argv)
     char path[4096];
     const char *table = "decode";
     int32_t batch = 0, context = 0;
-    struct bench b = { .samples = 30, .check = true };
+    struct bench b = { .samples = 30, .check = true, .begin = true };
     struct shape s = { 1, 1024, 1, 32, 8, 128, 128, 16, ATTN_BF16, false };
     struct attn_plugin *plugin;
     struct device_info info;
@@ -425,6 +446,8 @@ int main(int argc, char **argv)
             b.samples = atoi(value) < 1 ? 1 : atoi(value) > MAX_SAMPLES ? MAX_SAMPLES : atoi(value);
         else if (strcmp(argv[i], "--check") == 0)
             b.check = atoi(value) != 0;
+        else if (strcmp(argv[i], "--begin") == 0)
+            b.begin = atoi(value) != 0;
         i++;
     }
     if (attn_plugin_open(&plugin, path, &e) != ERR_OK)

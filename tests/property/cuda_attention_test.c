@@ -6,12 +6,13 @@
  *
  * For each world: every kernel that takes the call agrees with the CPU within
  * the tolerance of the dtype; bounds absent, tight and loose give the same bits;
- * a run repeated gives the same bits; a sequence alone gives the bits it has in
- * the batch; bounds far too small touch no memory that is not theirs (the run
- * under compute-sanitizer shows it).  For each graph: one capture, replayed over
- * steps whose lengths grow, shrink, vanish and trade places, equals an eager run
- * to the bit and the CPU within tolerance.  Workspace and unread cache memory are
- * poison throughout.
+ * so do a run repeated, and two runs that share what attn_begin worked out; a
+ * sequence alone gives the bits it has in the batch; bounds far too small, and
+ * lengths that are no lengths, touch no memory that is not theirs (the run under
+ * compute-sanitizer shows it).  For each graph: one capture of attn_begin and two
+ * runs, replayed over steps whose lengths grow, shrink, vanish and trade places,
+ * equals an eager run to the bit and the CPU within tolerance.  Workspace, schedule
+ * and unread cache memory are poison throughout.
  * Exit code 77 where there is no plugin or no GPU. */
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +33,7 @@ struct bench {
     struct attn *cpu, *gpu;
     void *stream;
     bool trace; /* describe each call before it runs */
+    bool begun; /* run_gpu: attn_begin, then two runs */
     int failures;
 };
 
@@ -123,6 +125,27 @@ static struct result download(struct bench *b, struct attn_args *a)
     return r;
 }
 
+static void *poisoned(struct bench *b, uint64_t bytes)
+{
+    struct err e;
+    void *p;
+    check(b->dev->alloc(&p, bytes, &e), &e, "device memory");
+    check(b->dev->fill(p, 0xFF, bytes, b->stream, &e), &e, "poison");
+    return p;
+}
+
+/* attn_begin and two layers' runs, the first one's output poisoned in between. */
+static void run_begun(struct bench *b, struct attn *gpu, const struct attn_plan *plan,
+                      struct attn_args *a, void *workspace)
+{
+    struct err e;
+    check(attn_begin(gpu, plan, a, b->stream, &e), &e, "attn_begin");
+    check(attn_run(gpu, plan, a, workspace, b->stream, &e), &e, "attn_run");
+    check(b->dev->fill(a->out[ATTN_OUT].data, 0xFF, world_bytes(&a->out[ATTN_OUT]), b->stream, &e),
+          &e, "poison");
+    check(attn_run(gpu, plan, a, workspace, b->stream, &e), &e, "attn_run");
+}
+
 /* Run the host's step on the device under bounds (0: absent); false when the
  * backend refuses the call. */
 static bool run_gpu(struct bench *b, struct attn *gpu, const struct attn_world *w,
@@ -140,12 +163,16 @@ static bool run_gpu(struct bench *b, struct attn *gpu, const struct attn_world *
     enum err_code rc = attn_plan(gpu, &w->attrs, &a, &plan, &e);
     if (rc == ERR_OK) {
         attn_plan_name(&plan, name, 64);
-        check(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
-        check(b->dev->fill(workspace, 0xFF, plan.workspace_bytes, b->stream, &e), &e, "poison");
+        workspace = poisoned(b, plan.workspace_bytes);
+        a.schedule = b->begun ? poisoned(b, plan.schedule_bytes) : NULL;
         upload(b, &a, host);
-        check(attn_run(gpu, &plan, &a, workspace, b->stream, &e), &e, "attn_run");
+        if (b->begun)
+            run_begun(b, gpu, &plan, &a, workspace);
+        else
+            check(attn_run(gpu, &plan, &a, workspace, b->stream, &e), &e, "attn_run");
         *out = download(b, &a);
         b->dev->free(workspace);
+        b->dev->free(a.schedule);
     } else if (gpu == b->gpu) {
         fprintf(stderr, "attn_plan: %s\n", e.message);
         exit(2);
@@ -308,6 +335,30 @@ static void alone(struct bench *b, const struct attn_world *w, const struct resu
     result_free(&r);
 }
 
+/* Lengths that are none: overlapping, negative, huge.  Only safe. */
+static void wild(struct bench *b, const struct attn_world *w, struct rng *r)
+{
+    struct attn_args a = w->args;
+    struct result none = { 0 };
+    char name[64];
+    size_t n = (size_t)w->batch;
+    int32_t *cu = malloc((n + 1) * sizeof *cu), *past = malloc(n * sizeof *past);
+    for (size_t i = 0; i <= n; i++)
+        cu[i] = (int32_t)rng_below(r, (uint32_t)w->tokens + 9) - 4;
+    for (size_t i = 0; i < n; i++)
+        past[i] = rng_below(r, 4) ? (int32_t)rng_below(r, 3000) - 9 : (int32_t)rng_next(r);
+    a.in[ATTN_CU_SEQLENS].data = cu;
+    a.in[ATTN_PAST_SEQLENS].data = past;
+    for (int begun = 0; begun < 2; begun++) {
+        b->begun = begun;
+        run_gpu(b, b->gpu, w, &a, 0, 0, &none, name);
+        result_free(&none);
+    }
+    b->begun = false;
+    free(cu);
+    free(past);
+}
+
 static void one_world(struct bench *b, uint64_t seed)
 {
     struct attn_world w;
@@ -323,13 +374,16 @@ static void one_world(struct bench *b, uint64_t seed)
     run_gpu(b, b->gpu, &w, &w.args, 0, 0, &base, name);
     bool ok = agree(b, &w, name, &base, &want);
     int32_t q = (int32_t)w.longest_query, kv = (int32_t)w.longest_kv;
-    for (int i = 0; ok && i < 3; i++) {
-        static const char *const what[] = { "bounds tight", "bounds loose", "a second run" };
+    for (int i = 0; ok && i < 4; i++) {
+        static const char *const what[] = { "bounds tight", "bounds loose", "a second run",
+                                            "runs with attn_begin" };
+        b->begun = i == 3;
         run_gpu(b, b->gpu, &w, &w.args, i == 0 ? q + (q == 0) : i == 1 ? 2 * q + 7 : 0,
                 i == 0 ? kv + (kv == 0) : i == 1 ? 2 * kv + 300 : 0, &other, name);
         ok = same_bits(b, &w, what[i], &base, &other);
         result_free(&other);
     }
+    b->begun = false;
     for (uint32_t k = 0; ok && k < b->backend->n_kernels; k++) {
         struct attn_options opt = { .backend = b->backend,
                                     .only_kernel = b->backend->kernel[k].name };
@@ -345,6 +399,7 @@ static void one_world(struct bench *b, uint64_t seed)
         alone(b, &w, &base, s);
     run_gpu(b, b->gpu, &w, &w.args, 1, 20, &other, name); /* too small: only safe */
     result_free(&other);
+    wild(b, &w, &r);
     result_free(&base);
     result_free(&want);
     world_destroy(&w);
@@ -367,11 +422,11 @@ static void one_graph(struct bench *b, uint64_t seed)
     trace(b, &w, "graph");
     mirror_create(b, &a, &w.args);
     check(attn_plan(b->gpu, &w.attrs, &a, &plan, &e), &e, "attn_plan");
-    check(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
-    check(b->dev->fill(workspace, 0xFF, plan.workspace_bytes, b->stream, &e), &e, "poison");
+    workspace = poisoned(b, plan.workspace_bytes);
+    a.schedule = poisoned(b, plan.schedule_bytes);
     upload(b, &a, &w.args);
     check(b->dev->capture_begin(b->stream, &e), &e, "capture");
-    check(attn_run(b->gpu, &plan, &a, workspace, b->stream, &e), &e, "attn_run");
+    run_begun(b, b->gpu, &plan, &a, workspace);
     check(b->dev->capture_end(b->stream, &graph, &e), &e, "capture");
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
         struct result eager = { 0 };
@@ -391,6 +446,7 @@ static void one_graph(struct bench *b, uint64_t seed)
     }
     b->dev->graph_destroy(graph);
     b->dev->free(workspace);
+    b->dev->free(a.schedule);
     mirror_destroy(b, &a);
     world_destroy(&w);
 }
