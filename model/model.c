@@ -11,6 +11,7 @@
 #include "model/forward.h"
 #include "model/ops.h"
 #include "model/sampling.h"
+#include "model/step_resolve.h"
 #include "model/try.h"
 #include "model/weights.h"
 
@@ -22,9 +23,13 @@ struct model {
     struct weights weights;
     struct forward *forward;
     struct sampler *sampler; /* NULL where the device samples */
-    uint64_t step;           /* last computed */
-    uint32_t n_outputs;      /* of that step  */
-    const struct sampled *sampled;
+    struct step_resolve resolve; /* of the host's sampler */
+    struct done {
+        uint64_t step;
+        uint32_t n_outputs;
+        const struct sampled *sampled; /* NULL: the device has them */
+    } last, before;   /* forwarded last, and the one before */
+    uint32_t n_flight; /* of these not collected */
     float *logits; /* host copy for model_logits */
 };
 
@@ -67,6 +72,7 @@ static void describe(struct model *m)
     m->info.n_eos = m->config.n_eos;
     m->info.eos = m->config.eos;
     m->info.bos = m->config.bos;
+    m->info.async = m->ops.device != NULL;
     m->info.weight_bytes = m->weights.n_bytes;
     m->info.n_parameters = m->weights.n_parameters;
 }
@@ -106,6 +112,7 @@ void model_close(struct model *m)
     forward_destroy(m->forward);
     weights_fini(&m->weights);
     backend_close(&m->backend, &m->ops);
+    step_resolve_fini(&m->resolve);
     free(m->logits);
     free(m);
 }
@@ -160,31 +167,43 @@ enum err_code model_start(struct model *m, const struct model_limits *lim, struc
 
 enum err_code model_forward(struct model *m, const struct step_plan *plan, struct err *e)
 {
+    struct done now = { .step = plan->step, .n_outputs = plan->n_outputs };
+    const struct step_plan *known = plan;
     if (m->forward == NULL)
         return err_set(e, ERR_CONFLICT, "model: not started");
-    TRY(forward_step(m->forward, plan, e));
+    if (m->n_flight == 2)
+        return err_set(e, ERR_CONFLICT, "model: steps %llu and %llu are not collected",
+                       (unsigned long long)m->before.step, (unsigned long long)m->last.step);
     if (m->sampler != NULL)
-        TRY(sampler_run(m->sampler, plan, forward_logits(m->forward), &m->sampled, e));
-    m->step = plan->step;
-    m->n_outputs = plan->n_outputs;
+        TRY(step_resolve_apply(&m->resolve, plan,
+                               m->last.step + 1 == plan->step ? m->last.sampled : NULL,
+                               m->last.n_outputs, &known, e));
+    TRY(forward_step(m->forward, known, e));
+    if (m->sampler != NULL)
+        TRY(sampler_run(m->sampler, known, forward_logits(m->forward), &now.sampled, e));
+    m->before = m->last;
+    m->last = now;
+    m->n_flight++;
     return ERR_OK;
 }
 
 enum err_code model_collect(struct model *m, uint64_t step, const struct sampled **out,
                             struct err *e)
 {
-    if (m->step == 0 || m->step != step)
-        return err_set(e, ERR_CONFLICT, "model: step %llu is not the last computed (%llu)",
-                       (unsigned long long)step, (unsigned long long)m->step);
-    TRY(m->ops.collect(m->ops.self, &m->sampled, e));
-    *out = m->sampled;
-    return ERR_OK;
+    const struct done *d = m->n_flight == 2 ? &m->before : &m->last;
+    if (m->n_flight == 0 || d->step != step)
+        return err_set(e, ERR_CONFLICT, "model: step %llu is not the oldest in flight (%llu)",
+                       (unsigned long long)step,
+                       (unsigned long long)(m->n_flight > 0 ? d->step : 0));
+    m->n_flight--;
+    *out = d->sampled;
+    return m->ops.collect(m->ops.self, out, e);
 }
 
 const float *model_logits(struct model *m)
 {
-    size_t bytes = (size_t)m->n_outputs * m->config.vocab * sizeof(float);
-    if (m->forward == NULL || m->step == 0)
+    size_t bytes = (size_t)m->last.n_outputs * m->config.vocab * sizeof(float);
+    if (m->forward == NULL || m->last.step == 0)
         return NULL;
     if (m->ops.device == NULL)
         return forward_logits(m->forward);

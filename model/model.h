@@ -3,7 +3,9 @@
  * model_open loads config, weights and generation defaults from a Hugging Face
  * model directory; model_start allocates the KV slabs and scratch for a pool of
  * a given size; then model_forward and model_collect, once each a step, from
- * the engine thread alone.  Everything else is const after open: any thread. */
+ * the engine thread alone.  One more step may be forwarded before the last one is
+ * collected; they are collected in order.  Everything else is const after open:
+ * any thread. */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
@@ -55,6 +57,7 @@ struct model_info {
     const char *architecture;   /* "LlamaForCausalLM" */
     const char *backend;        /* "cpu" or "cuda"    */
     const char *dtype;          /* "float32", ...     */
+    bool async;                 /* model_forward returns before the step is done */
     const char *device_note;    /* why this backend; "" when asked for */
     uint32_t vocab_size;        /* rows of the head: ids are 0..vocab_size-1 */
     uint32_t max_model_len;     /* served context     */
@@ -88,18 +91,20 @@ MUST_USE enum err_code model_start(struct model *m, const struct model_limits *l
 
 /* Compute one step: block copies, forward of every token, logits where the plan
  * asks, sampling. The CPU backend has finished on return; a GPU one may still
- * run.  ERR_GPU or ERR_NOMEM: the step did not happen. */
+ * run.  The plan is not read afterwards.  Its token_from needs step - 1 to be the
+ * last one forwarded.  ERR_CONFLICT: two steps are not collected.  ERR_GPU or
+ * ERR_NOMEM: the step did not happen. */
 MUST_USE enum err_code model_forward(struct model *m, const struct step_plan *plan,
                                      struct err *e);
 
-/* Wait for step `step` and take its results, [plan->n_outputs], borrowed until
- * the next model_forward. */
+/* Wait for step `step`, the oldest not collected, and take its results,
+ * [plan->n_outputs], borrowed until the second model_forward from now. */
 MUST_USE enum err_code model_collect(struct model *m, uint64_t step,
                                      const struct sampled **out, struct err *e);
 
-/* Logits of the last collected step's outputs, [n_outputs, vocab_size] float32,
- * before bias and penalties; borrowed until the next forward.  NULL before the
- * first, or when they cannot be read.  For tests. */
+/* Logits of the last step's outputs, once it is collected, [n_outputs,
+ * vocab_size] float32, before bias and penalties; borrowed until the next
+ * forward.  NULL before the first, or when they cannot be read.  For tests. */
 const float *model_logits(struct model *m);
 
 #endif

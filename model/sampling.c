@@ -30,15 +30,23 @@ struct scratch {
     uint32_t n[BUCKETS];
 };
 
+/* What came of a step. */
+struct results {
+    struct sampled *out; /* [max_outputs] */
+    int32_t *top_token;  /* alternatives */
+    float *top_logprob;
+    size_t top_cap;
+};
+
+enum { RESULTS = 2 };
+
 struct sampler {
     const struct cpu_kernels *k;
     struct workers *pool; /* borrowed */
     uint32_t vocab, max_outputs;
     struct scratch *scratch; /* [workers] */
-    struct sampled *out;     /* [max_outputs] */
-    int32_t *top_token;      /* alternatives of the step */
-    float *top_logprob;
-    size_t top_cap;
+    struct results results[RESULTS];
+    uint32_t turn; /* whose they are */
 };
 
 /* ---- order and thresholds ---- */
@@ -319,6 +327,7 @@ static uint32_t n_top(const struct sampler *sm, const struct plan_output *o)
 
 struct run {
     struct sampler *sm;
+    struct sampled *out;
     const struct step_plan *plan;
     const float *logits;
 };
@@ -330,7 +339,7 @@ static void sample_row(void *ctx, uint32_t i, uint32_t worker)
     struct scratch *s = &sm->scratch[worker];
     const struct plan_output *o = &r->plan->output[i];
     const float *x = r->logits + (size_t)i * sm->vocab, *y = x;
-    struct sampled *out = &sm->out[i];
+    struct sampled *out = &r->out[i];
     bool finite;
     float raw_top = sm->k->max(x, sm->vocab, &finite), top = raw_top;
     out->token = o->target;
@@ -364,28 +373,29 @@ static void sample_row(void *ctx, uint32_t i, uint32_t worker)
 
 /* ---- life ---- */
 
-static enum err_code reserve_top(struct sampler *sm, const struct step_plan *plan, struct err *e)
+static enum err_code reserve_top(const struct sampler *sm, struct results *r,
+                                 const struct step_plan *plan, struct err *e)
 {
     size_t n = 0;
     for (uint32_t i = 0; i < plan->n_outputs; i++)
         n += n_top(sm, &plan->output[i]);
-    if (n > sm->top_cap) {
-        int32_t *token = realloc(sm->top_token, n * sizeof *token);
+    if (n > r->top_cap) {
+        int32_t *token = realloc(r->top_token, n * sizeof *token);
         if (token == NULL)
             return err_nomem(e, "logprob alternatives", n * sizeof *token);
-        sm->top_token = token;
-        float *logprob = realloc(sm->top_logprob, n * sizeof *logprob);
+        r->top_token = token;
+        float *logprob = realloc(r->top_logprob, n * sizeof *logprob);
         if (logprob == NULL)
             return err_nomem(e, "logprob alternatives", n * sizeof *logprob);
-        sm->top_logprob = logprob;
-        sm->top_cap = n;
+        r->top_logprob = logprob;
+        r->top_cap = n;
     }
     n = 0;
     for (uint32_t i = 0; i < plan->n_outputs; i++) {
-        struct sampled *out = &sm->out[i];
+        struct sampled *out = &r->out[i];
         out->n_top = n_top(sm, &plan->output[i]);
-        out->top_token = sm->top_token + n;
-        out->top_logprob = sm->top_logprob + n;
+        out->top_token = r->top_token + n;
+        out->top_logprob = r->top_logprob + n;
         n += out->n_top;
     }
     return ERR_OK;
@@ -397,14 +407,15 @@ enum err_code sampler_run(struct sampler *sm, const struct step_plan *plan, cons
     if (plan->n_outputs > sm->max_outputs)
         return err_set(e, ERR_LIMIT, "step plan: %u outputs, expected at most %u",
                        plan->n_outputs, sm->max_outputs);
-    enum err_code rc = reserve_top(sm, plan, e);
+    struct results *to = &sm->results[++sm->turn % RESULTS];
+    enum err_code rc = reserve_top(sm, to, plan, e);
     if (rc)
         return rc;
-    struct run r = { sm, plan, logits };
+    struct run r = { sm, to->out, plan, logits };
     /* A few rows of a small vocabulary are done before a thread is awake. */
     bool small = (uint64_t)plan->n_outputs * sm->vocab < 1 << 15;
     workers_run(small ? NULL : sm->pool, sample_row, &r, plan->n_outputs);
-    *out = sm->out;
+    *out = to->out;
     return ERR_OK;
 }
 
@@ -420,9 +431,13 @@ enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_
     sm->vocab = vocab;
     sm->max_outputs = max_outputs;
     sm->scratch = calloc(n, sizeof *sm->scratch);
-    sm->out = calloc(max_outputs ? max_outputs : 1, sizeof *sm->out);
-    if (sm->scratch == NULL || sm->out == NULL)
+    if (sm->scratch == NULL)
         goto fail;
+    for (int i = 0; i < RESULTS; i++) {
+        sm->results[i].out = calloc(max_outputs ? max_outputs : 1, sizeof(struct sampled));
+        if (sm->results[i].out == NULL)
+            goto fail;
+    }
     for (uint32_t i = 0; i < n; i++) {
         struct scratch *s = &sm->scratch[i];
         s->logit = malloc(vocab * sizeof *s->logit);
@@ -454,8 +469,10 @@ void sampler_destroy(struct sampler *sm)
         free(sm->scratch[i].candidate);
     }
     free(sm->scratch);
-    free(sm->out);
-    free(sm->top_token);
-    free(sm->top_logprob);
+    for (int i = 0; i < RESULTS; i++) {
+        free(sm->results[i].out);
+        free(sm->results[i].top_token);
+        free(sm->results[i].top_logprob);
+    }
     free(sm);
 }

@@ -9,7 +9,7 @@
  * logit that is not finite fails and names no token.
  *
  * What a row gets depends on that row alone.  Owns scratch per worker and the
- * lists of alternatives; the engine's thread, which lends its pool. */
+ * results of two steps; the engine's thread, which lends its pool. */
 #ifndef MODEL_SAMPLING_H
 #define MODEL_SAMPLING_H
 
@@ -24,7 +24,7 @@ MUST_USE enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint
 void sampler_destroy(struct sampler *s);
 
 /* out[i] for plan->output[i], from logits [n_outputs, vocab].  Borrowed until
- * the next call. */
+ * the call after the next. */
 MUST_USE enum err_code sampler_run(struct sampler *s, const struct step_plan *plan,
                                    const float *logits, const struct sampled **out,
                                    struct err *e);

@@ -22,6 +22,7 @@ struct engine {
     struct mailbox inbox, outbox, spare;
     struct engine_batch *batches; /* [N_BATCHES] */
     struct engine_batch *open;    /* being filled; engine thread */
+    const struct step_plan *flight; /* begun and not ended */
     pthread_t thread;
     bool stop;
     _Atomic bool ended;
@@ -185,8 +186,11 @@ static void do_query(struct engine *g, struct engine_query *q)
         sched_each(g->sched, add_live, q);
 }
 
+static void end_flight(struct engine *g);
+
 static void do_reset(struct engine *g, struct engine_reset *r)
 {
+    end_flight(g); /* what it left behind rests until then */
     sched_stats(g->sched, &r->sched);
     kvpool_stats(g->pool, &r->pool);
     r->done = r->sched.n_running == 0 && r->sched.n_waiting == 0 && r->pool.n_held == 0;
@@ -287,22 +291,13 @@ static void watch_ledger(struct engine *g)
 #endif
 }
 
-/* Compute one step; false when nothing can run. */
-static bool run_step(struct engine *g)
+/* Wait for a step and commit what came of it. */
+static void end_step(struct engine *g, const struct step_plan *plan)
 {
-    const struct step_plan *plan = sched_next(g->sched);
     const struct sampled *out = NULL;
     struct err e = { 0 };
-    enum err_code rc;
 
-    if (plan == NULL)
-        return false;
-    prove_plan(g, plan);
-    rc = model_forward(g->model, plan, &e);
-    if (rc == ERR_OK)
-        rc = model_collect(g->model, plan->step, &out, &e);
-    prom_observe(g->cfg.metrics->iteration_tokens, plan->n_tokens);
-    if (rc != ERR_OK) {
+    if (model_collect(g->model, plan->step, &out, &e) != ERR_OK) {
         fault(g, plan, &e);
     } else {
         g->fault[0] = '\0';
@@ -310,7 +305,39 @@ static bool run_step(struct engine *g)
     }
     g->progress_us = srv_now_us();
     watch_ledger(g);
-    return true;
+}
+
+static void end_flight(struct engine *g)
+{
+    const struct step_plan *plan = g->flight;
+
+    g->flight = NULL;
+    if (plan)
+        end_step(g, plan);
+}
+
+/* Plan and begin a step, end the oldest that is in flight: with overlap the one
+ * before, which ran while this one was planned.  False: nothing is left to do. */
+static bool run_step(struct engine *g)
+{
+    const struct step_plan *plan = sched_next(g->sched);
+    bool worked = plan || g->flight;
+    struct err e = { 0 };
+    enum err_code rc = ERR_OK;
+
+    if (plan) {
+        prove_plan(g, plan);
+        rc = model_forward(g->model, plan, &e);
+        prom_observe(g->cfg.metrics->iteration_tokens, plan->n_tokens);
+    }
+    end_flight(g);
+    if (rc != ERR_OK)
+        fault(g, plan, &e);
+    else
+        g->flight = plan;
+    if (!g->cfg.sched.overlap)
+        end_flight(g);
+    return worked;
 }
 
 static void *engine_main(void *arg)

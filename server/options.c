@@ -64,6 +64,8 @@ static const struct opt_rule rules[] = {
       "share of the GPU's memory that weights, steps and KV cache fill" },
     { "enforce-eager", OPT_FLAG, AT(eager), 0, 0, NULL, "false",
       "never replay captured steps on a GPU" },
+    { "overlap", OPT_CHOICE, AT(overlap), 0, 0, "auto|on|off", "auto",
+      "plan a step while the one before it runs; auto: on a GPU" },
     { "num-gpu-blocks-override", OPT_COUNT, AT(n_blocks), 0, 1 << 30, "auto", "auto",
       "exact number of KV blocks" },
     { "enable-prefix-caching", OPT_FLAG, AT(prefix_caching), 0, 0, NULL, "true",

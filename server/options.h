@@ -21,6 +21,7 @@ struct srv_list {
     uint32_t n;
 };
 
+enum srv_overlap { SRV_OVERLAP_AUTO, SRV_OVERLAP_ON, SRV_OVERLAP_OFF };
 enum srv_log_format { SRV_LOG_TEXT, SRV_LOG_JSON };
 
 struct srv_options {
@@ -38,6 +39,7 @@ struct srv_options {
     uint64_t max_model_len, block_size, kv_bytes, n_blocks, threads;
     double gpu_share;          /* of device memory                            */
     bool eager;                /* no captured steps                           */
+    int overlap;               /* enum srv_overlap                            */
     bool prefix_caching;
     int generation_config;     /* 0: the model's defaults, 1: none            */
 

@@ -90,7 +90,8 @@ static uint32_t most_outputs(const struct srv_options *o)
     return n > MIN_OUTPUTS ? n : MIN_OUTPUTS;
 }
 
-static void fill_configs(struct sizing *s, const struct srv_options *o, uint32_t budget)
+static void fill_configs(struct sizing *s, const struct srv_options *o,
+                         const struct model_info *m, uint32_t budget)
 {
     uint32_t seqs = (uint32_t)o->max_num_seqs;
 
@@ -110,6 +111,7 @@ static void fill_configs(struct sizing *s, const struct srv_options *o, uint32_t
         .policy = (enum sched_policy)o->policy,
         .itl_target_us = (uint32_t)o->itl_target_ms * 1000,
         .max_outputs = most_outputs(o),
+        .overlap = o->overlap == SRV_OVERLAP_ON || (o->overlap == SRV_OVERLAP_AUTO && m->async),
     };
 }
 
@@ -157,7 +159,7 @@ enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
                              s->n_blocks, s->block_bytes);
     s->model_len_cut = fits < s->max_model_len;
     s->max_model_len = fits;
-    fill_configs(s, o, chunk);
+    fill_configs(s, o, m, chunk);
     return ERR_OK;
 }
 

@@ -179,7 +179,7 @@ void softcap(void *self, float *x, float cap, size_t n)
 void sample(void *self, const float *logits, uint32_t n)
 {
     struct cuda_ops *o = own(self);
-    const struct sample_row *rows = (const struct sample_row *)(o->step.device + o->at.sample);
+    const struct sample_row *rows = (const struct sample_row *)(o->step_device + o->at.sample);
     if (n > 0)
         keep_fault(o, sample_launch(rows, logits, &o->sample, n, o->lim.vocab, o->stream),
                    "sampling");
@@ -262,8 +262,6 @@ void close_ops(void *self)
     load_free(o);
     cudaFree(o->glu);
     blas_close(o->blas);
-    if (o->done != NULL)
-        cudaEventDestroy(o->done);
     if (o->stream != NULL)
         cudaStreamDestroy(o->stream);
     free(o);
@@ -323,9 +321,6 @@ enum err_code open_ops(struct ops *out, int32_t index, struct err *e)
     o->n_sm = info.n_sm;
     rc = cuda_result(cudaStreamCreateWithFlags(&o->stream, cudaStreamNonBlocking),
                      "creating a stream", e);
-    if (rc == ERR_OK)
-        rc = cuda_result(cudaEventCreateWithFlags(&o->done, cudaEventDisableTiming),
-                         "creating an event", e);
     if (rc == ERR_OK)
         rc = blas_open(&o->blas, e);
     if (rc != ERR_OK) {

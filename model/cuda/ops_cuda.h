@@ -65,8 +65,23 @@ struct mirror {
 /* The step's buffer: offsets of the parts that every step sends whole, and of
  * the block tables behind them. */
 struct step_layout {
-    size_t sample, output_row, cu, past, token, slot[KV_GROUPS], table, total;
+    size_t sample, patch, output_row, cu, past, token, slot[KV_GROUPS], table, total;
 };
+
+/* What one of the two steps that may be in flight has of its own. */
+struct step_slot {
+    char *host; /* pinned, step_layout's total */
+    struct mirror lists, results;
+    struct sampled *sampled; /* [max_outputs] */
+    cudaEvent_t done;
+    uint64_t step;
+    uint32_t n_outputs;
+    size_t n_result_bytes;
+    bool begun;  /* the queue may still read host or results */
+    bool queued; /* to the end: it can be collected          */
+};
+
+enum { STEP_SLOTS = 2 };
 
 struct moe_scratch {
     float *logits;    /* [n, experts]         */
@@ -94,17 +109,14 @@ struct cuda_ops {
     struct ops_limits lim;
     struct moe_config moe;
     struct step_layout at;
-    struct mirror step, lists, results;
+    char *step_device; /* step_layout's total; captured graphs hold its address */
+    struct step_slot slot[STEP_SLOTS];
+    uint32_t turn; /* the slot of the step begun last */
     int32_t *table[KV_GROUPS]; /* [max_rows, table_cols] */
     void *glu;                 /* T [max_tokens, widest_glu] */
     struct sample_scratch sample;
     struct moe_scratch experts;
     struct expert_table *tables;
-    cudaEvent_t done;
-    bool pending; /* the queue may still read host or results */
-    uint32_t n_outputs;
-    size_t n_result_bytes;
-    struct sampled *sampled; /* [max_outputs] */
 };
 
 /* Remember the first thing that went wrong in this step. */
@@ -169,6 +181,9 @@ void rows_softcap(struct cuda_ops *o, float *x, float cap, size_t n);
 /* Block tables [rows, cols] into their wide home. */
 void rows_spread_table(struct cuda_ops *o, const int32_t *from, uint32_t rows, uint32_t cols,
                        int32_t *to, uint32_t to_cols);
+/* Put tokens of results into where the n patches (on the device) say. */
+void rows_patch_tokens(struct cuda_ops *o, const struct token_patch *patch, uint32_t n,
+                       const struct sample_out *results);
 
 /* ---- moe.cu ---- */
 

@@ -148,6 +148,15 @@ __global__ void spread_table(const int32_t *from, uint32_t cols, int32_t *to, ui
         to[(size_t)blockIdx.x * to_cols + i] = from[(size_t)blockIdx.x * cols + i];
 }
 
+/* A failed output has no token; its row's result is dropped. */
+__global__ void patch_tokens(const struct token_patch *patch, uint32_t n,
+                             const struct sample_out *results)
+{
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        *patch[i].to = max(results[patch[i].from].token, 0);
+}
+
 } // namespace
 
 void rows_embed(struct cuda_ops *o, const void *table, enum st_dtype dtype, const int32_t *token,
@@ -226,4 +235,13 @@ void rows_spread_table(struct cuda_ops *o, const int32_t *from, uint32_t rows, u
         return;
     spread_table<<<rows, THREADS, 0, o->stream>>>(from, cols, to, to_cols);
     check_launch(o, "spreading a block table");
+}
+
+void rows_patch_tokens(struct cuda_ops *o, const struct token_patch *patch, uint32_t n,
+                       const struct sample_out *results)
+{
+    if (n == 0)
+        return;
+    patch_tokens<<<blocks_for(n), THREADS, 0, o->stream>>>(patch, n, results);
+    check_launch(o, "placing sampled tokens");
 }

@@ -1,4 +1,5 @@
-/* sample_row.h: what the sampling kernel reads and writes for one output.
+/* sample_row.h: what the sampling kernel reads and writes for one output, and
+ * how its token gets into the next step.
  * Plain data, copied as it lies; pointers are the device's. */
 #ifndef MODEL_CUDA_SAMPLE_ROW_H
 #define MODEL_CUDA_SAMPLE_ROW_H
@@ -13,6 +14,12 @@ struct sample_out {
 struct sample_bias {
     int32_t token;
     float bias;
+};
+
+/* *to = the token of an output of the step before: what the plan could not know. */
+struct token_patch {
+    int32_t *to;
+    uint32_t from;
 };
 
 /* A plan_output and its parameters; min_tokens is resolved: stop holds the ids

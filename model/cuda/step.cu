@@ -6,7 +6,11 @@
  * need goes into `lists`, copied only by steps that have any: nothing captured
  * points there, for every sampling row carries its own pointers.
  *
- * Owns both mirrors and the results.  The engine's thread. */
+ * A step may be begun while the one before it runs: what the host fills and
+ * reads is there twice, and a token that the plan does not know is taken from
+ * the results of the step before, on the device.
+ *
+ * Owns the buffers of both.  The engine's thread. */
 #include "model/cuda/ops_cuda.h"
 
 #include <stdlib.h>
@@ -26,6 +30,7 @@ struct step_layout lay_out(const struct ops_limits *lim)
 {
     struct step_layout l = {};
     l.sample = take(&l.total, lim->max_outputs * sizeof(struct sample_row));
+    l.patch = take(&l.total, (lim->max_rows + (size_t)lim->max_outputs) * sizeof(struct token_patch));
     l.output_row = take(&l.total, lim->max_outputs * 4ul);
     l.cu = take(&l.total, lim->max_rows * 4ul + 4);
     l.past = take(&l.total, lim->max_rows * 4ul);
@@ -37,7 +42,7 @@ struct step_layout lay_out(const struct ops_limits *lim)
     return l;
 }
 
-/* Room for `bytes`; what was there is lost, and no step is under way. */
+/* Room for `bytes`; what was there is lost, and no step reads it any more. */
 enum err_code mirror_grow(struct mirror *m, size_t bytes, struct err *e)
 {
     void *host = NULL, *device = NULL;
@@ -91,17 +96,17 @@ size_t list_bytes(const struct plan_output *o)
 }
 
 /* Append to the lists; where it will lie on the device. */
-const void *append(struct cuda_ops *o, size_t *at, const void *from, size_t bytes)
+const void *append(struct step_slot *k, size_t *at, const void *from, size_t bytes)
 {
     if (bytes == 0)
         return NULL;
-    memcpy(o->lists.host + *at, from, bytes);
-    const void *to = o->lists.device + *at;
+    memcpy(k->lists.host + *at, from, bytes);
+    const void *to = k->lists.device + *at;
     *at += bytes;
     return to;
 }
 
-void fill_sample(struct cuda_ops *o, const struct plan_output *p, struct sample_row *r,
+void fill_sample(struct step_slot *k, const struct plan_output *p, struct sample_row *r,
                  size_t *list)
 {
     const struct sample_params *q = p->params;
@@ -123,40 +128,75 @@ void fill_sample(struct cuda_ops *o, const struct plan_output *p, struct sample_
     r->n_bias = q->n_bias;
     r->n_stop = stops_masked(p) ? q->n_stop_ids : 0;
     static_assert(sizeof(struct sample_bias) == sizeof(struct logit_bias), "copied as it lies");
-    r->bias = (const struct sample_bias *)append(o, list, q->bias, q->n_bias * sizeof *q->bias);
-    r->stop = (const int32_t *)append(o, list, q->stop_ids, r->n_stop * 4ul);
-    r->history = (const int32_t *)append(o, list, p->history,
+    r->bias = (const struct sample_bias *)append(k, list, q->bias, q->n_bias * sizeof *q->bias);
+    r->stop = (const int32_t *)append(k, list, q->stop_ids, r->n_stop * 4ul);
+    r->history = (const int32_t *)append(k, list, p->history,
                                          r->penalised ? p->n_history * 4ul : 0);
 }
 
-enum err_code fill_samples(struct cuda_ops *o, const struct step_plan *p, uint32_t n,
-                           size_t *n_list, struct err *e)
+enum err_code fill_samples(struct cuda_ops *o, struct step_slot *k, const struct step_plan *p,
+                           uint32_t n, size_t *n_list, struct err *e)
 {
-    struct sample_row *row = (struct sample_row *)(o->step.host + o->at.sample);
+    struct sample_row *row = (struct sample_row *)(k->host + o->at.sample);
     size_t bytes = 0, tops = 0, first = o->lim.max_outputs * sizeof(struct sample_out);
     for (uint32_t i = 0; i < p->n_outputs; i++) {
         bytes += list_bytes(&p->output[i]);
         tops += n_top_of(&p->output[i], o->lim.vocab);
     }
     const size_t top_bytes = tops * (sizeof(int32_t) + sizeof(float)), n_tops = tops;
-    o->n_result_bytes = tops > 0 ? first + top_bytes : p->n_outputs * sizeof(struct sample_out);
-    enum err_code rc = mirror_grow(&o->lists, bytes, e);
+    k->n_result_bytes = tops > 0 ? first + top_bytes : p->n_outputs * sizeof(struct sample_out);
+    enum err_code rc = mirror_grow(&k->lists, bytes, e);
     if (rc == ERR_OK)
-        rc = mirror_grow(&o->results, first + top_bytes, e);
+        rc = mirror_grow(&k->results, first + top_bytes, e);
     if (rc != ERR_OK)
         return rc;
     memset(row, 0, n * sizeof *row);
     *n_list = tops = 0;
     for (uint32_t i = 0; i < p->n_outputs; i++) {
-        struct sampled *s = &o->sampled[i];
-        row[i].out = (struct sample_out *)o->results.device + i;
-        row[i].top_token = (int32_t *)(o->results.device + first) + tops;
-        row[i].top_logprob = (float *)(o->results.device + first) + n_tops + tops;
-        s->top_token = (int32_t *)(o->results.host + first) + tops;
-        s->top_logprob = (float *)(o->results.host + first) + n_tops + tops;
+        struct sampled *s = &k->sampled[i];
+        row[i].out = (struct sample_out *)k->results.device + i;
+        row[i].top_token = (int32_t *)(k->results.device + first) + tops;
+        row[i].top_logprob = (float *)(k->results.device + first) + n_tops + tops;
+        s->top_token = (int32_t *)(k->results.host + first) + tops;
+        s->top_logprob = (float *)(k->results.host + first) + n_tops + tops;
         row[i].n_top = s->n_top = n_top_of(&p->output[i], o->lim.vocab);
         tops += s->n_top;
-        fill_sample(o, &p->output[i], &row[i], n_list);
+        fill_sample(k, &p->output[i], &row[i], n_list);
+    }
+    return ERR_OK;
+}
+
+/* ---- tokens of the step before ---- */
+
+/* Where they go: into the token array, and behind the histories that penalties
+ * read.  *n patches. */
+enum err_code fill_patches(struct cuda_ops *o, struct step_slot *k, const struct step_plan *p,
+                           uint32_t *n, struct err *e)
+{
+    const struct step_slot *before = &o->slot[(o->turn + 1) % STEP_SLOTS];
+    const struct sample_row *row = (const struct sample_row *)(k->host + o->at.sample);
+    struct token_patch *patch = (struct token_patch *)(k->host + o->at.patch);
+    const uint32_t have = before->step + 1 == p->step ? before->n_outputs : 0;
+    *n = 0;
+    if (p->token_from == NULL)
+        return ERR_OK;
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        int32_t from = p->token_from[i];
+        if (from < 0)
+            continue;
+        if ((uint32_t)from >= have || *n >= o->lim.max_rows)
+            return err_set(e, ERR_INVALID,
+                           "step plan: token_from[%u] is %d, expected an output of the step "
+                           "before, which had %u", i, from, have);
+        patch[*n].to = (int32_t *)(o->step_device + o->at.token) + i;
+        patch[(*n)++].from = (uint32_t)from;
+    }
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        int32_t from = p->token_from[p->output[i].token];
+        if (from < 0 || row[i].history == NULL)
+            continue;
+        patch[*n].to = (int32_t *)row[i].history + (row[i].n_history - 1);
+        patch[(*n)++].from = (uint32_t)from;
     }
     return ERR_OK;
 }
@@ -172,9 +212,10 @@ void fill_ints(void *to, const int32_t *from, uint32_t n, uint32_t padded, int32
         p[i] = rest;
 }
 
-void fill_plan(struct cuda_ops *o, const struct step_plan *p, const struct op_plan *s)
+void fill_plan(struct cuda_ops *o, struct step_slot *k, const struct step_plan *p,
+               const struct op_plan *s)
 {
-    char *h = o->step.host;
+    char *h = k->host;
     uint32_t *row = (uint32_t *)(h + o->at.output_row);
     const int32_t none = 0;
     fill_ints(h + o->at.token, p->token, p->n_tokens, s->n_tokens, 0);
@@ -188,20 +229,20 @@ void fill_plan(struct cuda_ops *o, const struct step_plan *p, const struct op_pl
 }
 
 /* The bytes behind the fixed part. */
-size_t fill_tables(struct cuda_ops *o, const struct step_plan *p)
+size_t fill_tables(struct cuda_ops *o, struct step_slot *k, const struct step_plan *p)
 {
-    char *to = o->step.host + o->at.table;
+    char *to = k->host + o->at.table;
     for (uint32_t g = 0; g < p->n_groups; g++) {
         size_t bytes = (size_t)p->n_rows * p->table_cols[g] * 4;
         memcpy(to, p->block_table[g], bytes);
         to += bytes;
     }
-    return (size_t)(to - o->step.host) - o->at.table;
+    return (size_t)(to - k->host) - o->at.table;
 }
 
 void point(const struct cuda_ops *o, const struct step_plan *p, uint32_t pad, struct op_plan *s)
 {
-    const char *d = o->step.device;
+    const char *d = o->step_device;
     memset(s, 0, sizeof *s);
     s->token = (const int32_t *)(d + o->at.token);
     s->cu_seqlens = (const int32_t *)(d + o->at.cu);
@@ -235,6 +276,47 @@ enum err_code check_plan(const struct cuda_ops *o, const struct step_plan *p, ui
     return ERR_OK;
 }
 
+enum err_code slot_start(struct step_slot *k, size_t bytes, uint32_t max_outputs, struct err *e)
+{
+    enum err_code rc = cuda_result(cudaMallocHost((void **)&k->host, bytes),
+                                   "allocating pinned memory", e);
+    if (rc == ERR_OK)
+        rc = mirror_grow(&k->results, max_outputs * (sizeof(struct sample_out) + 256), e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaEventCreateWithFlags(&k->done, cudaEventDisableTiming),
+                         "creating an event", e);
+    k->sampled = (struct sampled *)calloc(max_outputs + 1ul, sizeof *k->sampled);
+    if (rc == ERR_OK && k->sampled == NULL)
+        rc = err_nomem(e, "results", max_outputs * sizeof *k->sampled);
+    return rc;
+}
+
+void slot_free(struct step_slot *k)
+{
+    cudaFreeHost(k->host);
+    mirror_free(&k->lists);
+    mirror_free(&k->results);
+    free(k->sampled);
+    if (k->done != NULL)
+        cudaEventDestroy(k->done);
+    *k = {};
+}
+
+/* The next slot, once the queue no longer reads it. */
+enum err_code slot_turn(struct cuda_ops *o, struct step_slot **out, struct err *e)
+{
+    struct step_slot *k = &o->slot[(o->turn + 1) % STEP_SLOTS];
+    if (k->begun) { /* its step failed */
+        enum err_code rc = cuda_result(cudaStreamSynchronize(o->stream), "waiting for a step", e);
+        if (rc != ERR_OK)
+            return rc;
+    }
+    k->begun = k->queued = false;
+    o->turn = (o->turn + 1) % STEP_SLOTS;
+    *out = k;
+    return ERR_OK;
+}
+
 } // namespace
 
 uint64_t step_bytes(const struct ops_limits *lim)
@@ -253,7 +335,10 @@ enum err_code step_start(struct cuda_ops *o, struct err *e)
         return err_set(e, ERR_INVALID, "config.json: vocab_size %u, the cuda backend samples from "
                        "fewer than %u", lim->vocab, 1u << 20);
     o->at = lay_out(lim);
-    enum err_code rc = mirror_grow(&o->step, o->at.total, e);
+    enum err_code rc = cuda_result(cudaMalloc((void **)&o->step_device, o->at.total),
+                                   "allocating step memory", e);
+    for (uint32_t i = 0; rc == ERR_OK && i < STEP_SLOTS; i++)
+        rc = slot_start(&o->slot[i], o->at.total, lim->max_outputs, e);
     for (uint32_t g = 0; rc == ERR_OK && g < lim->n_groups; g++) {
         rc = cuda_result(cudaMalloc((void **)&o->table[g], table), "allocating block tables", e);
         if (rc == ERR_OK)
@@ -265,41 +350,42 @@ enum err_code step_start(struct cuda_ops *o, struct err *e)
         rc = cuda_result(cudaMalloc((void **)&o->sample.seen, scratch), "sampling scratch", e);
     if (rc == ERR_OK)
         rc = cuda_result(cudaMemset(o->sample.seen, 0, scratch), "sampling scratch", e);
-    if (rc == ERR_OK)
-        rc = mirror_grow(&o->results, lim->max_outputs * (sizeof(struct sample_out) + 256), e);
-    o->sampled = (struct sampled *)calloc(lim->max_outputs + 1ul, sizeof *o->sampled);
-    if (rc == ERR_OK && o->sampled == NULL)
-        rc = err_nomem(e, "results", lim->max_outputs * sizeof *o->sampled);
     return rc;
 }
 
 enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t pad,
                          struct op_plan *out, struct err *e)
 {
+    struct step_slot *k = NULL;
     size_t n_list = 0;
+    uint32_t n_patches = 0;
     enum err_code rc = check_plan(o, p, pad, e);
     if (rc == ERR_OK)
         rc = cuda_result(cudaSetDevice(o->device), "selecting the device", e);
-    if (rc == ERR_OK && o->pending)
-        rc = cuda_result(cudaEventSynchronize(o->done), "waiting for the last step", e);
+    if (rc == ERR_OK)
+        rc = slot_turn(o, &k, e);
     if (rc != ERR_OK)
         return rc;
-    o->pending = false;
     o->fault.code = ERR_OK;
-    o->n_outputs = p->n_outputs;
+    k->step = p->step;
+    k->n_outputs = p->n_outputs;
     point(o, p, pad, out);
-    rc = fill_samples(o, p, out->n_outputs, &n_list, e);
+    rc = fill_samples(o, k, p, out->n_outputs, &n_list, e);
+    if (rc == ERR_OK)
+        rc = fill_patches(o, k, p, &n_patches, e);
     if (rc != ERR_OK)
         return rc;
-    fill_plan(o, p, out);
-    size_t bytes = o->at.table + fill_tables(o, p);
-    o->pending = true;
-    keep_fault(o, cudaMemcpyAsync(o->step.device, o->step.host, bytes, cudaMemcpyHostToDevice,
+    fill_plan(o, k, p, out);
+    size_t bytes = o->at.table + fill_tables(o, k, p);
+    k->begun = true;
+    keep_fault(o, cudaMemcpyAsync(o->step_device, k->host, bytes, cudaMemcpyHostToDevice,
                                   o->stream), "sending the plan");
     if (n_list > 0)
-        keep_fault(o, cudaMemcpyAsync(o->lists.device, o->lists.host, n_list,
+        keep_fault(o, cudaMemcpyAsync(k->lists.device, k->lists.host, n_list,
                                       cudaMemcpyHostToDevice, o->stream), "sending lists");
-    const int32_t *table = (const int32_t *)(o->step.device + o->at.table);
+    rows_patch_tokens(o, (const struct token_patch *)(o->step_device + o->at.patch), n_patches,
+                      (const struct sample_out *)o->slot[(o->turn + 1) % STEP_SLOTS].results.device);
+    const int32_t *table = (const int32_t *)(o->step_device + o->at.table);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         rows_spread_table(o, table, p->n_rows, p->table_cols[g], o->table[g], o->lim.table_cols);
         table += (size_t)p->n_rows * p->table_cols[g];
@@ -309,10 +395,12 @@ enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t
 
 enum err_code step_finish(struct cuda_ops *o, struct err *e)
 {
-    if (o->n_result_bytes > 0 && o->n_outputs > 0)
-        keep_fault(o, cudaMemcpyAsync(o->results.host, o->results.device, o->n_result_bytes,
+    struct step_slot *k = &o->slot[o->turn];
+    if (k->n_result_bytes > 0 && k->n_outputs > 0)
+        keep_fault(o, cudaMemcpyAsync(k->results.host, k->results.device, k->n_result_bytes,
                                       cudaMemcpyDeviceToHost, o->stream), "fetching results");
-    keep_fault(o, cudaEventRecord(o->done, o->stream), "recording the step");
+    keep_fault(o, cudaEventRecord(k->done, o->stream), "recording the step");
+    k->queued = o->fault.code == ERR_OK;
     if (o->fault.code != ERR_OK && e != NULL)
         *e = o->fault;
     return o->fault.code;
@@ -320,13 +408,15 @@ enum err_code step_finish(struct cuda_ops *o, struct err *e)
 
 enum err_code step_collect(struct cuda_ops *o, const struct sampled **out, struct err *e)
 {
-    const struct sample_out *r = (const struct sample_out *)o->results.host;
-    enum err_code rc = cuda_result(cudaEventSynchronize(o->done), "computing the step", e);
+    struct step_slot *older = &o->slot[(o->turn + 1) % STEP_SLOTS];
+    struct step_slot *k = older->queued ? older : &o->slot[o->turn];
+    const struct sample_out *r = (const struct sample_out *)k->results.host;
+    enum err_code rc = cuda_result(cudaEventSynchronize(k->done), "computing the step", e);
+    k->begun = k->queued = false;
     if (rc != ERR_OK)
         return rc;
-    o->pending = false;
-    for (uint32_t i = 0; i < o->n_outputs; i++) {
-        struct sampled *s = &o->sampled[i];
+    for (uint32_t i = 0; i < k->n_outputs; i++) {
+        struct sampled *s = &k->sampled[i];
         s->token = r[i].token;
         s->failed = r[i].failed != 0;
         s->logprob = r[i].logprob;
@@ -334,18 +424,17 @@ enum err_code step_collect(struct cuda_ops *o, const struct sampled **out, struc
             s->n_top = 0;
     }
     if (out != NULL)
-        *out = o->sampled;
+        *out = k->sampled;
     return ERR_OK;
 }
 
 void step_free(struct cuda_ops *o)
 {
-    mirror_free(&o->step);
-    mirror_free(&o->lists);
-    mirror_free(&o->results);
+    cudaFree(o->step_device);
+    for (uint32_t i = 0; i < STEP_SLOTS; i++)
+        slot_free(&o->slot[i]);
     for (uint32_t g = 0; g < KV_GROUPS; g++)
         cudaFree(o->table[g]);
     cudaFree(o->sample.edited);
     cudaFree(o->sample.seen);
-    free(o->sampled);
 }

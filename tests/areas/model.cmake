@@ -23,7 +23,7 @@ quire_test(backend_test SOURCES unit/backend_test.c
   LIBRARIES test_support model quire::cmocka LABELS unit
   ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
 
-foreach(name model_files_test sampling_test cpu_linear_test)
+foreach(name model_files_test sampling_test step_resolve_test cpu_linear_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support model model_fixture quire::cjson quire::cmocka m LABELS unit)
 endforeach()

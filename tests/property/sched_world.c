@@ -141,8 +141,6 @@ void world_open(struct world *w, const struct world_config *cfg)
     w->cell = calloc((size_t)cfg->n_blocks * b, sizeof *w->cell);
     w->chain_scratch = calloc((size_t)sc.max_model_len + 1, sizeof *w->chain_scratch);
     w->req = calloc(WORLD_REQS, sizeof *w->req);
-    if (getenv("FORCE_OVERLAP"))
-        sc.overlap = true;
     w->overlap = sc.overlap;
     assert_true(w->cell && w->chain_scratch && w->req);
     assert_ok(sched_create(&w->sched, w->pool, &w->lay, &sc, clock_of, w,

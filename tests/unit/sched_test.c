@@ -92,6 +92,34 @@ TEST(one_budget_for_decode_and_prompts)
     world_close(&w);
 }
 
+TEST(a_step_is_planned_beside_the_one_that_runs)
+{
+    struct world w;
+    world_open(&w, &(struct world_config){ .n_blocks = 64, .sched = { .overlap = true } });
+    submit(&w, 1, 1, 20, 3);
+    assert_true(world_plan(&w));
+    submit(&w, 2, 2, 5, 1);
+    assert_true(world_plan(&w));
+    const struct step_plan *p = w.in_flight;
+    assert_int_equal(p->n_rows, 2);
+    assert_int_equal(p->token[0], -1);
+    assert_int_equal(p->token_from[0], 0);
+    assert_int_equal(p->past_seqlens[0], 20);
+    assert_int_equal(p->output[0].n_history, 21);
+    assert_int_equal(p->token_from[1], -1);
+    world_finish(&w);
+    assert_int_equal(w.req[1].seq[0].n_output, 1);
+    assert_true(world_plan(&w));
+    assert_int_equal(w.in_flight->n_rows, 1); /* the second one's only token is due */
+    world_finish(&w);
+    assert_true(w.req[2].seq[0].done);
+    assert_false(world_plan(&w)); /* the first one's last token is due */
+    world_finish(&w);
+    assert_true(w.req[1].seq[0].done);
+    world_expect_idle(&w);
+    world_close(&w);
+}
+
 TEST(table_rows_are_as_wide_as_the_step_needs)
 {
     struct world w;
@@ -590,6 +618,7 @@ int main(void)
         RUN(one_request_runs_to_its_limit),
         RUN(edges_of_blocks_and_lengths),
         RUN(one_budget_for_decode_and_prompts),
+        RUN(a_step_is_planned_beside_the_one_that_runs),
         RUN(table_rows_are_as_wide_as_the_step_needs),
         RUN(repeats_hit_the_prefix),
         RUN(submit_refuses_what_can_never_be),

@@ -100,6 +100,19 @@ TEST(rows_are_named)
     BROKEN(f.position[3] = 3, "position[3] = 3: expected 2");
 }
 
+TEST(a_token_may_come_from_the_step_before)
+{
+    static const int32_t last[] = { 0, -1, -1, 2 }, middle[] = { -1, -1, 0, -1 };
+    struct fixture good;
+    struct err e;
+    init(&good);
+    good.p.token_from = last;
+    good.token[0] = good.token[3] = good.history[34] = good.history1[2] = -1;
+    assert_ok(step_plan_check(&good.p, &good.lay, 8, &e), e);
+    BROKEN((f.p.token_from = last, f.token[0] = 9, f.token[3] = -1), "token[0] = 9: expected -1");
+    BROKEN((f.p.token_from = middle, f.token[2] = -1), "token_from[2] = 0");
+}
+
 TEST(slots_and_tables_are_named)
 {
     BROKEN(f.slot[1][2] = 128, "slot_mapping[1][2] = 128: expected -1..127");
@@ -135,6 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RUN(good_plan_passes),          RUN(empty_plan_passes), RUN(rows_are_named),
         RUN(slots_and_tables_are_named), RUN(copies_and_outputs_are_named),
+        RUN(a_token_may_come_from_the_step_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
