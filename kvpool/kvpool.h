@@ -190,6 +190,31 @@ void kvpool_unpin(struct kvpool *p, uint32_t pin);
 /* Unpins what is due; returns how many. */
 uint32_t kvpool_expire_pins(struct kvpool *p, uint64_t now);
 
+enum kvpool_state {
+    KVPOOL_FREE,
+    KVPOOL_CACHED,
+    KVPOOL_RESTING,
+    KVPOOL_HELD,
+    KVPOOL_QUARANTINED
+};
+
+/* One block, for the block map. */
+struct kvpool_block {
+    enum kvpool_state state;
+    uint8_t rank;         /* of eviction                                       */
+    bool published;       /* under `prefix` in the index                       */
+    uint32_t group;       /* last held by                                      */
+    uint32_t n_refs;      /* table entries and copies that name it             */
+    uint32_t n_pins;      /* of these, pins'                                   */
+    uint32_t evict_order; /* idle: how many go before it; else UINT32_MAX      */
+    uint64_t age_steps;   /* not held: steps since one may have used it        */
+    uint64_t prefix;      /* part of its prefix' hash; 0 when not published    */
+};
+
+/* Describe blocks [first, first + n) into out[]; returns how many there are.
+ * O(idle blocks + n). */
+uint32_t kvpool_map(const struct kvpool *p, uint32_t first, uint32_t n, struct kvpool_block *out);
+
 /* Drop every cached block's hash (they become free); returns how many. */
 uint32_t kvpool_reset_cache(struct kvpool *p);
 

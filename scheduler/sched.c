@@ -278,3 +278,20 @@ void sched_each(const struct sched *s, void (*fn)(void *ctx, const struct sched_
         fn(ctx, &live);
     }
 }
+
+void sched_each_holder(const struct sched *s,
+                       void (*fn)(void *ctx, req_id id, uint32_t choice, seq_id sid), void *ctx)
+{
+    for (uint32_t i = 0; i < s->n_run; i++)
+        fn(ctx, s->run[i]->req->r.id, s->run[i]->choice, s->run[i]->sid);
+}
+
+bool sched_row_owner(const struct sched *s, const struct step_plan *plan, uint32_t row,
+                     req_id *id, uint32_t *choice)
+{
+    assert(plan == &s->now->plan.view && row < s->now->n_rows);
+    const struct seq *q = s->now->row[row].seq;
+    *id = q->req->r.id;
+    *choice = q->choice;
+    return s->now->row[row].n == 1 && (uint32_t)plan->past_seqlens[row] >= q->req->r.n_prompt;
+}

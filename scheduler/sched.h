@@ -158,5 +158,12 @@ struct sched_live {
 };
 void sched_each(const struct sched *s, void (*fn)(void *ctx, const struct sched_live *r),
                 void *ctx);
+/* Whose tokens row `row` of the latest planned step computes; true when it decodes:
+ * one token behind the whole prompt. */
+bool sched_row_owner(const struct sched *s, const struct step_plan *plan, uint32_t row,
+                     req_id *id, uint32_t *choice);
+/* Sequences that hold blocks, for the block map: sid is the pool's. */
+void sched_each_holder(const struct sched *s,
+                       void (*fn)(void *ctx, req_id id, uint32_t choice, seq_id sid), void *ctx);
 
 #endif

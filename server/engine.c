@@ -12,6 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "server/inspect.h"
+
 enum { N_BATCHES = 8, MAX_SUBMISSIONS = 4096 };
 
 struct engine {
@@ -26,6 +28,9 @@ struct engine {
     pthread_t thread;
     bool stop;
     _Atomic bool ended;
+    struct srv_pins *pins;
+    struct srv_steps *steps;
+    bool reset_waits; /* for the engine to be idle */
     uint64_t progress_us, n_faults, n_violations;
     bool was_busy;
     char fault[ERR_MESSAGE_BYTES];
@@ -184,6 +189,11 @@ static void do_query(struct engine *g, struct engine_query *q)
     sched_stats(g->sched, &q->sched);
     if (q->want_live)
         sched_each(g->sched, add_live, q);
+    if (q->want_pins)
+        q->pins = malloc((g->cfg.pool.max_pins + 1) * sizeof *q->pins);
+    if (q->pins != NULL)
+        q->n_pins = srv_pins_list(g->pins, q->pins, g->cfg.pool.max_pins);
+    q->reset_waits = g->reset_waits;
 }
 
 static void end_flight(struct engine *g);
@@ -193,15 +203,43 @@ static void do_reset(struct engine *g, struct engine_reset *r)
     end_flight(g); /* what it left behind rests until then */
     sched_stats(g->sched, &r->sched);
     kvpool_stats(g->pool, &r->pool);
-    r->done = r->sched.n_running == 0 && r->sched.n_waiting == 0 && r->pool.n_held == 0;
+    r->done = r->sched.n_running == 0 && r->sched.n_waiting == 0 && r->pool.n_seqs == 0;
     if (r->done) {
         r->n_freed = kvpool_reset_cache(g->pool);
         kvpool_stats(g->pool, &r->pool);
+    } else if (r->when_idle) {
+        g->reset_waits = true;
     }
+}
+
+/* The reset that waited for nothing to run. */
+static void reset_idle(struct engine *g)
+{
+    struct kvpool_stats p;
+
+    if (!g->reset_waits)
+        return;
+    kvpool_stats(g->pool, &p);
+    if (p.n_seqs > 0)
+        return;
+    g->reset_waits = false;
+    srv_logf(g->cfg.log, SRV_INFO, "prefix cache reset: %u blocks freed",
+             kvpool_reset_cache(g->pool));
+}
+
+static void do_pin(struct engine *g, struct engine_pin *m)
+{
+    if (m->verb == ENGINE_PIN_ADD)
+        m->rc = srv_pins_add(g->pins, g->pool, m->tokens, m->n_tokens, &m->key,
+                             srv_now_us() + m->ttl_us, &m->pin, &m->err);
+    else if (m->verb == ENGINE_PIN_REMOVE)
+        m->n_removed = srv_pins_remove(g->pins, g->pool, m->number);
+    kvpool_stats(g->pool, &m->pool);
 }
 
 static void handle_mail(struct engine *g, struct mail *list)
 {
+    srv_pins_expire(g->pins, g->pool, srv_now_us());
     while (list) {
         struct engine_mail *m = (struct engine_mail *)list;
         list = list->next;
@@ -220,6 +258,18 @@ static void handle_mail(struct engine *g, struct mail *list)
         case ENGINE_RESET:
             do_reset(g, (struct engine_reset *)m);
             break;
+        case ENGINE_PIN:
+            do_pin(g, (struct engine_pin *)m);
+            break;
+        case ENGINE_BLOCKS:
+            inspect_blocks(g->pool, g->sched, &model_describe(g->model)->layout,
+                           (struct engine_blocks *)m);
+            break;
+        case ENGINE_STEPS: {
+            struct engine_steps *s = (struct engine_steps *)m;
+            s->rc = srv_steps_copy(g->steps, s->n, s->with_rows, &s->steps, &s->err);
+            break;
+        }
         case ENGINE_STOP:
             g->stop = true;
             continue;
@@ -258,7 +308,9 @@ static void fault(struct engine *g, const struct step_plan *plan, const struct e
              e->message);
     g->n_faults++;
     memcpy(g->fault, e->message, sizeof g->fault);
+    uint64_t step = plan->step;
     sched_abort(g->sched, plan, e);
+    srv_steps_ended(g->steps, g->sched, g->pool, step, true, srv_now_us());
 }
 
 /* Debug builds prove every plan and every ledger; a finding is a bug of ours. */
@@ -294,14 +346,18 @@ static void watch_ledger(struct engine *g)
 /* Wait for a step and commit what came of it. */
 static void end_step(struct engine *g, const struct step_plan *plan)
 {
+    uint64_t step = plan->step;
     const struct sampled *out = NULL;
     struct err e = { 0 };
 
-    if (model_collect(g->model, plan->step, &out, &e) != ERR_OK) {
+    enum err_code rc = model_collect(g->model, step, &out, &e);
+    srv_steps_mark(g->steps, step, STEP_COLLECTED, srv_now_us());
+    if (rc != ERR_OK) {
         fault(g, plan, &e);
     } else {
         g->fault[0] = '\0';
         sched_commit(g->sched, plan, out);
+        srv_steps_ended(g->steps, g->sched, g->pool, step, false, srv_now_us());
     }
     g->progress_us = srv_now_us();
     watch_ledger(g);
@@ -320,14 +376,17 @@ static void end_flight(struct engine *g)
  * before, which ran while this one was planned.  False: nothing is left to do. */
 static bool run_step(struct engine *g)
 {
+    uint64_t began = srv_now_us();
     const struct step_plan *plan = sched_next(g->sched);
     bool worked = plan || g->flight;
     struct err e = { 0 };
     enum err_code rc = ERR_OK;
 
     if (plan) {
+        srv_steps_planned(g->steps, g->sched, plan, began, srv_now_us());
         prove_plan(g, plan);
         rc = model_forward(g->model, plan, &e);
+        srv_steps_mark(g->steps, plan->step, STEP_LAUNCHED, srv_now_us());
         prom_observe(g->cfg.metrics->iteration_tokens, plan->n_tokens);
     }
     end_flight(g);
@@ -352,6 +411,8 @@ static void *engine_main(void *arg)
             break;
         publish(g); /* work that begins is seen as such before its first step ends */
         idle = !run_step(g);
+        if (idle)
+            reset_idle(g);
         publish(g);
         send_batch(g);
     }
@@ -436,6 +497,12 @@ enum err_code engine_create(struct engine **out, const struct engine_config *cfg
     rc = sched_create(&g->sched, g->pool, lay, &cfg->sched, clock_now, NULL, &sink, e);
     if (rc != ERR_OK)
         goto fail_sched;
+    rc = srv_pins_create(&g->pins, cfg->pool.max_pins, e);
+    if (rc != ERR_OK)
+        goto fail_start;
+    rc = srv_steps_create(&g->steps, cfg->n_steps, cfg->sched.max_num_seqs, e);
+    if (rc != ERR_OK)
+        goto fail_start;
     rc = start_model(g, e);
     if (rc != ERR_OK)
         goto fail_start;
@@ -450,6 +517,8 @@ enum err_code engine_create(struct engine **out, const struct engine_config *cfg
     return ERR_OK;
 
 fail_start:
+    srv_pins_destroy(g->pins);
+    srv_steps_destroy(g->steps);
     sched_destroy(g->sched);
 fail_sched:
     kvpool_destroy(g->pool);
@@ -478,6 +547,8 @@ void engine_destroy(struct engine *g)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     }
     pthread_join(g->thread, NULL);
+    srv_pins_destroy(g->pins);
+    srv_steps_destroy(g->steps);
     sched_destroy(g->sched);
     kvpool_destroy(g->pool);
     destroy_boxes(g);

@@ -20,6 +20,8 @@
 #include "scheduler/sched.h"
 #include "server/log.h"
 #include "server/mailbox.h"
+#include "server/pins.h"
+#include "server/steps.h"
 
 struct engine;
 
@@ -28,6 +30,9 @@ enum engine_mail_kind {
     ENGINE_CANCEL, /* struct engine_cancel */
     ENGINE_QUERY,  /* struct engine_query  */
     ENGINE_RESET,  /* struct engine_reset  */
+    ENGINE_PIN,    /* struct engine_pin    */
+    ENGINE_BLOCKS, /* struct engine_blocks */
+    ENGINE_STEPS,  /* struct engine_steps  */
     ENGINE_STOP    /* the thread ends; nothing is answered after it */
 };
 
@@ -52,25 +57,78 @@ struct engine_cancel {
     int32_t choice; /* < 0: all */
 };
 
-/* The exact ledger now, checked; with live, the requests too. */
+/* The exact ledger now, checked; where wanted, the requests and the pins too. */
 struct engine_query {
     struct engine_mail head;
-    bool want_live;
+    bool want_live, want_pins;
     struct kvpool_stats pool; /* answer */
     struct sched_stats sched;
     enum err_code check;
     struct err err;
     struct sched_live *live; /* owned by the poster once answered; free() */
     uint32_t n_live, cap_live;
+    struct srv_pin *pins; /* likewise */
+    uint32_t n_pins;
+    bool reset_waits; /* a reset when idle was asked for and has not happened */
 };
 
-/* Drop the cached prefixes, unless something runs. */
+/* Drop the cached prefixes, unless something runs: then not at all, or
+ * (when_idle) as soon as nothing does. */
 struct engine_reset {
     struct engine_mail head;
-    bool done; /* answer */
+    bool when_idle;
+    bool done; /* answer; later when !done && when_idle */
     uint32_t n_freed;
     struct kvpool_stats pool; /* after; what holds it when !done */
     struct sched_stats sched;
+};
+
+/* Pins: set one on what is cached of tokens[0..n); remove one or all; drop those
+ * whose time is up. */
+struct engine_pin {
+    struct engine_mail head;
+    enum { ENGINE_PIN_ADD, ENGINE_PIN_REMOVE, ENGINE_PIN_EXPIRE } verb;
+    const int32_t *tokens; /* borrowed until answered */
+    uint32_t n_tokens;
+    struct kvpool_key key;
+    uint64_t ttl_us;
+    uint64_t number; /* REMOVE; 0: all */
+    enum err_code rc; /* answer */
+    struct err err;
+    struct srv_pin pin;
+    uint32_t n_removed;
+    struct kvpool_stats pool; /* after */
+};
+
+/* Who holds a block: the first few of them. */
+enum { ENGINE_HOLDERS = 8 };
+struct engine_holder {
+    req_id id;
+    uint32_t choice;
+};
+struct engine_holders {
+    uint32_t n;
+    struct engine_holder who[ENGINE_HOLDERS];
+};
+
+/* The block map: blocks [first, first + n) into the poster's arrays. */
+struct engine_blocks {
+    struct engine_mail head;
+    uint32_t first, n; /* answer: n of them exist */
+    struct kvpool_block *block;     /* [n] the poster's */
+    struct engine_holders *holders; /* [n] the poster's, zeroed */
+    uint32_t n_blocks; /* answer: in the pool */
+    uint64_t step;
+};
+
+/* The last n recorded steps. */
+struct engine_steps {
+    struct engine_mail head;
+    uint32_t n;
+    bool with_rows;
+    enum err_code rc; /* answer */
+    struct err err;
+    struct srv_steps_copy steps; /* srv_steps_copy_fini is the poster's */
 };
 
 enum engine_event_kind {
@@ -113,6 +171,7 @@ struct engine_config {
     struct kvpool_config pool;
     struct sched_config sched;
     bool eager;                      /* model_limits */
+    uint32_t n_steps;                /* recorded; 0: none */
     struct serving_metrics *metrics; /* borrowed */
     const struct srv_log *log;       /* borrowed */
     void (*wake)(void *ctx);         /* called from the engine thread: events wait */

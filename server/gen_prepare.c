@@ -17,14 +17,14 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return XXH3_64bits(in, sizeof in);
 }
 
-/* Never 0, which means none. */
-static uint64_t salt_of(const struct srv *srv, const struct oai_text *t)
+/* 0 means none, and is never the hash of one. */
+uint64_t gen_salt(const struct srv *srv, const struct oai_text *cache_salt)
 {
     uint64_t h;
 
-    if (t->s == NULL)
+    if (cache_salt->s == NULL)
         return 0;
-    h = XXH3_64bits_withSeed(t->s, t->n, srv->salt_key);
+    h = XXH3_64bits_withSeed(cache_salt->s, cache_salt->n, srv->salt_key);
     return h ? h : 1;
 }
 
@@ -80,7 +80,7 @@ static void fill_request(struct gen *g, uint32_t i)
         .prompt_logprobs = scores || r->max_tokens == 0,
         .priority = r->priority,
         .tenant = g->tenant,
-        .key = { .salt = salt_of(g->srv, &r->cache_salt),
+        .key = { .salt = gen_salt(g->srv, &r->cache_salt),
                  .no_lookup = scores || r->max_tokens == 0 },
         .params = &gp->params,
     };

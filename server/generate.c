@@ -378,7 +378,7 @@ static void on_answer(struct engine_mail *mail)
 {
     struct gen *g = mail->owner;
 
-    if (mail->kind == ENGINE_QUERY || mail->kind == ENGINE_RESET) {
+    if (mail->kind != ENGINE_SUBMIT && mail->kind != ENGINE_CANCEL) {
         admin_answer(mail);
         return;
     }

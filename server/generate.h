@@ -106,6 +106,8 @@ void gen_reply_end(struct gen *g);
 
 /* Fill everything that the client's body decides; result in g->rc, g->err. */
 void gen_prepare(struct gen *g);
+/* The key domain of a request's prefixes. */
+uint64_t gen_salt(const struct srv *srv, const struct oai_text *cache_salt);
 void gen_unprepare(struct gen *g);
 
 #endif

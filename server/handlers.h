@@ -24,9 +24,17 @@ void handle_cache(struct srv *srv, struct exchange *x);
 void handle_cache_reset(struct srv *srv, struct exchange *x);
 void handle_requests(struct srv *srv, struct exchange *x);
 void handle_request_delete(struct srv *srv, struct exchange *x);
+/* handlers_pins.c */
+void handle_pin(struct srv *srv, struct exchange *x);
+void handle_unpin(struct srv *srv, struct exchange *x);
+/* handlers_map.c */
+void handle_blocks(struct srv *srv, struct exchange *x);
+void handle_steps(struct srv *srv, struct exchange *x);
 
-/* A query or reset came back from the engine. */
+/* A question of theirs came back from the engine. */
 struct engine_mail;
 void admin_answer(struct engine_mail *mail);
+/* Pins expire while nothing else wakes the engine. Called every few seconds. */
+void admin_tick(struct srv *srv);
 
 #endif

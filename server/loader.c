@@ -186,6 +186,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
         rc = sizing_compute(&s, &srv->opt, srv->model, e);
     if (rc == ERR_OK) {
         srv->max_model_len = s.max_model_len;
+        srv->pin_budget = s.pin_budget;
         s.pool.hash_seed = srv->hash_seed;
         fill_defaults(srv);
         rc = init_metrics(srv, &s, e);
@@ -195,6 +196,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
                                    .pool = s.pool,
                                    .sched = s.sched,
                                    .eager = srv->opt.eager,
+                                   .n_steps = (uint32_t)srv->opt.step_history,
                                    .metrics = &srv->metrics.serving,
                                    .log = &srv->log,
                                    .wake = on_wake,

@@ -13,6 +13,7 @@
 #include "server/connection.h"
 #include "server/drain.h"
 #include "server/generate.h"
+#include "server/handlers.h"
 #include "server/listener.h"
 #include "server/loader.h"
 #include "server/server.h"
@@ -56,6 +57,7 @@ static void on_prepare(uv_prepare_t *p)
 static void on_ping(uv_timer_t *t)
 {
     gen_ping(t->data);
+    admin_tick(t->data);
 }
 
 static void on_load(uv_work_t *w)

@@ -70,6 +70,9 @@ static const struct opt_rule rules[] = {
       "exact number of KV blocks" },
     { "enable-prefix-caching", OPT_FLAG, AT(prefix_caching), 0, 0, NULL, "true",
       "share computed prefixes between requests" },
+    { "cache-pin-budget", OPT_REAL, AT(pin_budget), 0, 0.9, NULL, "0",
+      "share of the KV blocks that pinned prefixes may hold; requests are sized for the rest" },
+    { "max-cache-pins", OPT_COUNT, AT(max_pins), 1, 4096, NULL, "64", "pinned prefixes at once" },
 
     { "max-num-seqs", OPT_COUNT, AT(max_num_seqs), 1, 65536, NULL, "256",
       "sequences running at once" },
@@ -120,6 +123,8 @@ static const struct opt_rule rules[] = {
     { "shutdown-timeout", OPT_REAL, AT(shutdown_timeout), 0, 86400, NULL, "30",
       "seconds that running requests get after SIGTERM" },
 
+    { "step-history", OPT_COUNT, AT(step_history), 0, 1 << 20, NULL, "512",
+      "steps that /admin/steps remembers; 0: none" },
     { "log-level", OPT_CHOICE, AT(log_level), 0, 0, "debug|info|warning|error", "info",
       "least level that is logged" },
     { "log-format", OPT_CHOICE, AT(log_format), 0, 0, "text|json", "text", "form of log lines" },

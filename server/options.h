@@ -41,6 +41,8 @@ struct srv_options {
     bool eager;                /* no captured steps                           */
     int overlap;               /* enum srv_overlap                            */
     bool prefix_caching;
+    double pin_budget;         /* share of the KV blocks for pins             */
+    uint64_t max_pins, step_history;
     int generation_config;     /* 0: the model's defaults, 1: none            */
 
     uint64_t max_num_seqs, max_num_batched_tokens, long_prefill_threshold;

@@ -68,7 +68,8 @@ struct srv {
     uint64_t n_generations; /* ever, for ids and seeds */
     uint32_t n_jobs;        /* on the pool, or with the engine */
     uint64_t id_key[2];     /* of this process, for unguessable ids */
-    uint32_t n_kv_blocks;
+    uint32_t n_kv_blocks, pin_budget; /* of them, pins may hold */
+    bool pins_expiring; /* the engine was asked to drop what is due */
     uint64_t flush_until_us; /* while draining, once nothing runs; else 0 */
     bool stopping;
     char read_buf[65536];

@@ -99,7 +99,9 @@ static void fill_configs(struct sizing *s, const struct srv_options *o,
                                       .max_seqs = seqs,
                                       .max_seq_tokens = s->max_model_len,
                                       .max_chunk = budget,
-                                      .prefix_caching = o->prefix_caching };
+                                      .prefix_caching = o->prefix_caching,
+                                      .max_pins = s->pin_budget > 0 ? (uint32_t)o->max_pins : 0,
+                                      .pin_budget = s->pin_budget };
     s->sched = (struct sched_config){
         .max_num_seqs = seqs,
         .max_num_batched_tokens = budget,
@@ -144,14 +146,16 @@ enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
     s->n_blocks = choose_blocks(s, o);
     s->kv_bytes = (uint64_t)s->n_blocks * s->block_bytes;
     s->max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : m->max_model_len;
-    fits = longest(lay, s->n_blocks, chunk, s->max_model_len);
+    s->pin_budget = (uint32_t)(s->n_blocks * o->pin_budget);
+    fits = longest(lay, s->n_blocks - s->pin_budget, chunk, s->max_model_len);
     if (fits < s->max_model_len && o->max_model_len)
         return err_set_param(e, ERR_LIMIT, "max-model-len",
                              "--max-model-len %u needs %" PRIu64 " KV blocks, the pool has %u "
                              "(%" PRIu64 " bytes): at most %u tokens fit; set a smaller context "
                              "or a larger --kv-cache-memory-bytes",
                              s->max_model_len, kv_layout_blocks_for(lay, s->max_model_len, chunk),
-                             s->n_blocks, s->kv_bytes, fits);
+                             s->n_blocks - s->pin_budget,
+                             (s->n_blocks - s->pin_budget) * s->block_bytes, fits);
     if (fits < 2)
         return err_set_param(e, ERR_LIMIT, "kv-cache-memory-bytes",
                              "the KV pool has %u blocks of %" PRIu64 " bytes: not even a sequence "
@@ -184,6 +188,8 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
     for (uint32_t i = 0; i < lay->n_groups; i++)
         fprintf(f, "  group %u        %s, window %u, %u layers\n", i, kinds[lay->group[i].kind],
                 lay->group[i].window, lay->group[i].n_layers);
+    if (s->pin_budget > 0)
+        fprintf(f, "pins             at most %u blocks\n", s->pin_budget);
     fprintf(f, "context          %u tokens%s\n", s->max_model_len,
             s->model_len_cut ? " (cut to what the pool holds)" : "");
     fprintf(f, "step             at most %u tokens, %u sequences\n",
@@ -191,7 +197,8 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
     fprintf(f, "sequences that fit at once:\n");
     for (uint32_t n = s->max_model_len;; n /= 2) {
         uint64_t need = kv_layout_blocks_for(lay, n, chunk);
-        fprintf(f, "  of %7u tokens  %" PRIu64 "\n", n, need ? s->n_blocks / need : 0);
+        fprintf(f, "  of %7u tokens  %" PRIu64 "\n", n,
+                need ? (s->n_blocks - s->pin_budget) / need : 0);
         if (n <= 256 || n / 2 == 0)
             break;
     }

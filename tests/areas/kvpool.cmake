@@ -4,7 +4,7 @@ foreach(name kv_layout_test step_plan_test)
     LIBRARIES test_support proto quire::cmocka LABELS unit)
 endforeach()
 foreach(name kvpool_test kvpool_prefix_test kvpool_window_test kvpool_ledger_test
-             kvpool_pin_test)
+             kvpool_pin_test kvpool_map_test)
   quire_test(${name} SOURCES unit/${name}.c
     LIBRARIES test_support kvpool quire::cmocka LABELS unit)
 endforeach()

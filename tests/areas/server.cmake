@@ -9,6 +9,10 @@ quire_test(http_test SOURCES unit/http_test.c
   LIBRARIES test_support server quire::cmocka LABELS unit property)
 quire_test(choice_test SOURCES unit/choice_test.c
   LIBRARIES test_support server quire::cmocka LABELS unit)
+quire_test(query_test SOURCES unit/query_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit)
+quire_test(steps_test SOURCES unit/steps_test.c
+  LIBRARIES test_support server quire::cmocka LABELS unit)
 quire_test(engine_fault_test SOURCES fault/engine_fault_test.c
   LIBRARIES test_support server quire::cmocka LABELS fault threads)
 quire_test(server_alloc_test SOURCES fault/server_alloc_test.c

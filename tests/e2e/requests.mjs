@@ -48,10 +48,12 @@ export function proseOf(n, index = 0) {
     return long.slice(0, n);
 }
 
-/* One sample of a metric without labels other than the standing ones. */
-export async function metric(daemon, name) {
+/* One sample of a metric: without labels other than the standing ones, or the one
+ * with a label of this value. */
+export async function metric(daemon, name, label = '') {
     const text = await (await fetch(`${daemon.url}/metrics`)).text();
-    const line = text.split('\n').find((l) => l.startsWith(`${name}{`) || l.startsWith(`${name} `));
-    assert.ok(line, `no metric ${name}`);
+    const line = text.split('\n').find((l) => (l.startsWith(`${name}{`) || l.startsWith(`${name} `))
+        && (label === '' || l.includes(`="${label}"`)));
+    assert.ok(line, `no metric ${name} ${label}`);
     return Number(line.slice(line.lastIndexOf(' ') + 1));
 }
