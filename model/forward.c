@@ -4,84 +4,21 @@
  *
  * On a device whose queue can be captured, steps of one token a row are padded
  * to a bucket and replayed: one graph a bucket, made before the first step. */
-#include "model/forward.h"
+#include "model/forward_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/kv_slabs.h"
 #include "model/config_rope.h"
 #include "model/families.h"
 #include "model/try.h"
-
-/* Layers whose attention calls differ in pointers only share a plan. */
-struct attn_class {
-    uint32_t group, window;
-    int8_t rope;
-    bool planned; /* in this step */
-    struct attn_plan plan;
-};
 
 /* Rows of the captured steps; the most rows that a step may have are one more,
  * unless they are beyond the list: such steps run eagerly. */
 static const uint32_t bucket_rows[] = { 1,   2,   4,   8,   12,  16,  24,  32,  48,  64,
                                         96,  128, 192, 256, 384, 512, 768, 1024 };
 
-enum { BUCKETS = sizeof bucket_rows / sizeof *bucket_rows + 1 };
-
-struct bucket {
-    uint32_t rows;
-    void *graph;
-};
-
-/* Eager steps and captured ones do not share a workspace: a graph holds its
- * address for good. */
-enum { WORK_EAGER, WORK_CAPTURED, WORKSPACES };
-
-struct workspace {
-    void *p;
-    size_t bytes;
-};
-
-enum buffer {
-    BUF_X,      /* float32 [n, hidden]: the residual stream                  */
-    BUF_DELTA,  /* float32 [n, hidden]: a sublayer's result before its norm  */
-    BUF_IN,     /* T [n, hidden]: a sublayer's input                         */
-    BUF_QKV,    /* T [n, first projection]                                   */
-    BUF_Q,      /* T [n, heads * head]: MLA with a low-rank q                */
-    BUF_LATENT, /* T [n, heads * (rank + rope)]: MLA's absorbed q            */
-    BUF_KEY,    /* T [n, rank + rope]: MLA's key row                         */
-    BUF_ATTN,   /* T [n, heads * v]: attention's result (MLA: latent)        */
-    BUF_OUT,    /* T [n, heads * v]: MLA's result out of the latent space    */
-    BUF_MID,    /* T [n, intermediate]                                       */
-    BUF_LAST,   /* float32 [outputs, hidden]                                 */
-    BUF_LAST_T, /* T [outputs, hidden]                                       */
-    BUF_LOGITS, /* float32 [outputs, vocab]                                  */
-    BUFFERS
-};
-
-struct forward {
-    const struct ops *ops;
-    const struct model_config *c;
-    const struct weights *w;
-    const struct kv_layout *lay;
-    struct forward_limits lim;
-    struct attn *attn;
-    struct attn_kv *kv;
-    void *buf[BUFFERS];
-    size_t n_bytes[BUFFERS];
-    struct workspace workspace[WORKSPACES];
-    int work; /* which of them this step uses */
-    struct bucket bucket[BUCKETS]; /* ascending */
-    uint32_t n_buckets;
-    struct attn_class *classes; /* [n_classes] */
-    uint32_t n_classes;
-    uint16_t class_of[KV_LAYERS];
-    uint32_t qkv_width, rope_rows;
-    /* of the step */
-    struct op_plan step;
-    int32_t bounds[2];
-};
+_Static_assert(BUCKETS == sizeof bucket_rows / sizeof *bucket_rows + 1, "one more");
 
 /* ---- attention ---- */
 
@@ -107,8 +44,8 @@ static void fill_args(struct forward *f, uint32_t layer, struct attn_args *a)
     const struct layer_weights *y = &f->w->layer[layer];
     const struct op_plan *p = &f->step;
     uint32_t g = f->lay->layer_group[layer];
-    int64_t n = p->n_tokens, r = p->n_rows;
-    enum attn_dtype type = f->ops->type == OP_F32 ? ATTN_F32 : ATTN_BF16;
+    int64_t n = f->paged.n_tokens, r = f->paged.n_rows;
+    enum attn_dtype type = forward_t(f);
     int64_t v_width = c->mla.kv_rank ? c->mla.kv_rank : c->head_dim;
     memset(a, 0, sizeof *a);
     if (c->mla.kv_rank > 0) {
@@ -161,7 +98,7 @@ static struct attn_attrs attrs_of(const struct forward *f, const struct attn_cla
     return a;
 }
 
-static enum err_code grow_workspace(struct forward *f, size_t bytes, struct err *e)
+enum err_code forward_workspace(struct forward *f, size_t bytes, struct err *e)
 {
     struct workspace *w = &f->workspace[f->work];
     void *p;
@@ -174,7 +111,7 @@ static enum err_code grow_workspace(struct forward *f, size_t bytes, struct err 
     return ERR_OK;
 }
 
-static enum err_code attend(struct forward *f, uint32_t layer, struct err *e)
+enum err_code forward_attend(struct forward *f, uint32_t layer, struct err *e)
 {
     struct attn_class *k = &f->classes[f->class_of[layer]];
     struct attn_args args;
@@ -182,16 +119,17 @@ static enum err_code attend(struct forward *f, uint32_t layer, struct err *e)
     if (!k->planned) {
         struct attn_attrs attrs = attrs_of(f, k);
         TRY(attn_plan(f->attn, &attrs, &args, &k->plan, e));
-        TRY(grow_workspace(f, k->plan.workspace_bytes, e));
+        TRY(forward_workspace(f, k->plan.workspace_bytes, e));
         k->planned = true;
     }
-    return attn_run(f->attn, &k->plan, &args, f->workspace[f->work].p, f->ops->stream(f->ops->self), e);
+    return attn_run(f->attn, &k->plan, &args, f->workspace[f->work].p,
+                    f->ops->stream(f->ops->self), e);
 }
 
 /* ---- one layer ---- */
 
-static void product(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
-                    enum buffer to, size_t to_ld, enum op_out out, uint32_t n)
+void forward_product(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
+                     enum buffer to, size_t to_ld, enum op_out out, uint32_t n)
 {
     struct op_linear l = { .w = w, .in = f->buf[in], .in_ld = in_ld, .to = f->buf[to],
                            .to_ld = to_ld, .out = out, .act = f->c->act,
@@ -204,39 +142,32 @@ static void product_out(struct forward *f, const struct op_matrix *w, enum buffe
                         const float *norm, uint32_t n)
 {
     uint32_t h = f->c->hidden;
-    product(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h, norm ? OP_OUT_F32 : OP_OUT_ADD, n);
+    forward_product(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h,
+                    norm ? OP_OUT_F32 : OP_OUT_ADD, n);
     if (norm != NULL)
         f->ops->norm_add(f->ops->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, f->c->norm_eps, n,
                          h);
 }
 
-static void project_latent(struct forward *f, const struct layer_weights *y, uint32_t n)
+/* BUF_IN to attention's result, which lies in *result. */
+static enum err_code attend_heads(struct forward *f, uint32_t layer, uint32_t n,
+                                  enum buffer *result, struct err *e)
 {
     const struct ops *o = f->ops;
     const struct model_config *c = f->c;
-    const struct mla_config *m = &c->mla;
-    size_t ld = f->qkv_width, wide = m->kv_rank + m->rope, head = c->head_dim;
-    uint32_t q_first = m->q_rank ? m->q_rank : c->n_heads * c->head_dim;
-    const unsigned char *qkv = f->buf[BUF_QKV];
-    size_t size = o->type == OP_F32 ? 4 : 2;
-    enum buffer q = BUF_QKV;
-    size_t q_ld = ld;
-    product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, ld, OP_OUT_T, n);
-    o->norm_part(o->self, f->buf[BUF_QKV], ld, q_first, m->kv_rank, y->kv_a_norm, 1e-6f, n);
-    if (m->q_rank > 0) {
-        o->norm_part(o->self, f->buf[BUF_QKV], ld, 0, m->q_rank, y->q_a_norm, 1e-6f, n);
-        q = BUF_Q;
-        q_ld = c->n_heads * head;
-        product(f, y->q_b, BUF_QKV, ld, BUF_Q, q_ld, OP_OUT_T, n);
+    const struct layer_weights *y = &f->w->layer[layer];
+    size_t nq = (size_t)c->n_heads * c->head_dim, nk = (size_t)c->n_kv_heads * c->head_dim;
+    *result = c->mla.kv_rank > 0 ? BUF_OUT : BUF_ATTN;
+    if (c->mla.kv_rank > 0)
+        return mla_attention(f, layer, e);
+    forward_product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, f->qkv_width, OP_OUT_T, n);
+    if (y->q_norm != NULL) {
+        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, 0, (uint32_t)nq, y->q_norm,
+                     c->norm_eps, n);
+        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, (uint32_t)nq, (uint32_t)nk,
+                     y->k_norm, c->norm_eps, n);
     }
-    struct op_heads h = { y->absorb_k, c->n_heads, f->buf[q], q_ld, head, f->buf[BUF_LATENT],
-                          c->n_heads * wide, wide };
-    o->heads(o->self, &h, n);
-    o->copy_parts(o->self, (const unsigned char *)f->buf[q] + m->nope * size, q_ld, head,
-                  (unsigned char *)f->buf[BUF_LATENT] + m->kv_rank * size, c->n_heads * wide, wide,
-                  n, c->n_heads, m->rope);
-    o->copy_parts(o->self, qkv + q_first * size, ld, 0, f->buf[BUF_KEY], wide, 0, n, 1,
-                  (uint32_t)wide);
+    return forward_attend(f, layer, e);
 }
 
 static enum err_code attention(struct forward *f, uint32_t layer, uint32_t n, struct err *e)
@@ -244,30 +175,11 @@ static enum err_code attention(struct forward *f, uint32_t layer, uint32_t n, st
     const struct ops *o = f->ops;
     const struct model_config *c = f->c;
     const struct layer_weights *y = &f->w->layer[layer];
-    size_t nq = (size_t)c->n_heads * c->head_dim, nk = (size_t)c->n_kv_heads * c->head_dim;
-    enum buffer result = BUF_ATTN;
-    size_t width = nq;
+    enum buffer result;
     o->norm(o->self, f->buf[BUF_X], y->norm[NORM_PRE_ATTN], c->norm_eps, n, c->hidden,
             f->buf[BUF_IN]);
-    if (c->mla.kv_rank > 0)
-        project_latent(f, y, n);
-    else
-        product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, f->qkv_width, OP_OUT_T, n);
-    if (y->q_norm != NULL) {
-        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, 0, (uint32_t)nq, y->q_norm,
-                     c->norm_eps, n);
-        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, (uint32_t)nq, (uint32_t)nk,
-                     y->k_norm, c->norm_eps, n);
-    }
-    TRY(attend(f, layer, e));
-    if (c->mla.kv_rank > 0) {
-        size_t rank = c->mla.kv_rank;
-        struct op_heads h = { y->absorb_v, c->n_heads, f->buf[BUF_ATTN], c->n_heads * rank, rank,
-                              f->buf[BUF_OUT], (size_t)c->n_heads * c->mla.v, c->mla.v };
-        o->heads(o->self, &h, n);
-        result = BUF_OUT;
-        width = (size_t)c->n_heads * c->mla.v;
-    }
+    TRY(attend_heads(f, layer, n, &result, e));
+    size_t width = (size_t)c->n_heads * (c->mla.kv_rank ? c->mla.v : c->head_dim);
     product_out(f, y->o, result, width, y->norm[NORM_POST_ATTN], n);
     return ERR_OK;
 }
@@ -286,9 +198,9 @@ static void mixture(struct forward *f, const struct layer_weights *y, uint32_t n
                         .hidden = c->hidden };
     o->moe(o->self, &m, n);
     if (c->moe.shared_intermediate > 0) {
-        product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->moe.shared_intermediate, OP_OUT_GLU,
-                n);
-        product(f, y->down, BUF_MID, c->moe.shared_intermediate, to, c->hidden, OP_OUT_ADD, n);
+        uint32_t inter = c->moe.shared_intermediate;
+        forward_product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, inter, OP_OUT_GLU, n);
+        forward_product(f, y->down, BUF_MID, inter, to, c->hidden, OP_OUT_ADD, n);
     }
     if (norm != NULL)
         o->norm_add(o->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, c->norm_eps, n, c->hidden);
@@ -304,7 +216,7 @@ static void feed_forward(struct forward *f, uint32_t layer, uint32_t n)
         mixture(f, y, n);
         return;
     }
-    product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->intermediate, OP_OUT_GLU, n);
+    forward_product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->intermediate, OP_OUT_GLU, n);
     product_out(f, y->down, BUF_MID, c->intermediate, y->norm[NORM_POST_FFN], n);
 }
 
@@ -336,7 +248,7 @@ static void compute_logits(struct forward *f)
     o->gather(o->self, f->buf[BUF_X], f->step.output_row, n, h, f->buf[BUF_LAST]);
     o->norm(o->self, f->buf[BUF_LAST], f->w->final_norm, f->c->norm_eps, n, h,
             f->buf[BUF_LAST_T]);
-    product(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
+    forward_product(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
     if (f->c->final_softcap > 0)
         o->softcap(o->self, f->buf[BUF_LOGITS], f->c->final_softcap, (size_t)n * f->c->vocab);
     if (o->sample != NULL)
@@ -349,8 +261,8 @@ static enum err_code compute(struct forward *f, int work, struct err *e)
     const struct ops *o = f->ops;
     uint32_t n = f->step.n_tokens;
     f->work = work;
-    f->bounds[0] = (int32_t)f->step.max_query_len;
-    f->bounds[1] = (int32_t)f->step.max_kv_len;
+    f->bounds[0] = (int32_t)f->paged.max_query_len;
+    f->bounds[1] = (int32_t)f->paged.max_kv_len;
     for (uint32_t i = 0; i < f->n_classes; i++)
         f->classes[i].planned = false;
     if (n == 0)
@@ -383,6 +295,9 @@ enum err_code forward_step(struct forward *f, const struct step_plan *p, struct 
     const struct ops *o = f->ops;
     TRY(check_step(f, p, e));
     const struct bucket *b = bucket_of(f, p);
+    f->paged = (struct step_part){ p->n_rows, p->n_tokens, p->max_query_len, p->max_kv_len };
+    if (b == NULL && f->order != NULL)
+        TRY(step_order_apply(f->order, p, f->expand_from, &p, &f->paged, e));
     TRY(o->begin(o->self, p, b ? b->rows : 0, &f->step, e));
     TRY(attn_kv_copy(f->kv, p->copy, p->n_copies, o->stream(o->self), e));
     if (b != NULL)
@@ -403,8 +318,7 @@ static enum err_code capture(struct forward *f, uint32_t n, void **graph, struct
     struct step_plan empty = { .n_groups = f->lay->n_groups };
     void *stream = o->stream(o->self);
     TRY(o->begin(o->self, &empty, n, &f->step, e));
-    f->step.max_query_len = 1;
-    f->step.max_kv_len = f->lim.max_seq_tokens;
+    f->paged = (struct step_part){ n, n, 1, f->lim.max_seq_tokens };
     TRY(compute(f, WORK_CAPTURED, e));
     TRY(o->finish(o->self, e));
     TRY(o->collect(o->self, NULL, e));
@@ -465,7 +379,7 @@ static void size_buffers(const struct model_config *c, enum op_dtype type,
     bytes[BUF_ATTN] = n * heads * (m->kv_rank ? m->kv_rank : c->head_dim) * t;
     if (m->kv_rank > 0) {
         bytes[BUF_Q] = n * heads * c->head_dim * t;
-        bytes[BUF_LATENT] = n * heads * (m->kv_rank + m->rope) * t;
+        bytes[BUF_LATENT] = n * mla_latent_width(c) * t;
         bytes[BUF_KEY] = n * (m->kv_rank + m->rope) * t;
         bytes[BUF_OUT] = n * heads * m->v * t;
     }
@@ -520,6 +434,8 @@ static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *
         f->n_bytes[i] = bytes[i];
     }
     struct ops_limits lim = ops_limits_of(f->c, f->lay, &f->lim);
+    if (f->expand_from < UINT32_MAX && mla_can_expand(f))
+        TRY(step_order_create(&f->order, &lim, e));
     TRY(o->start(o->self, &lim, e));
     return o->device != NULL && !f->lim.eager ? capture_all(f, e) : ERR_OK;
 }
@@ -561,6 +477,7 @@ enum err_code forward_create(struct forward **out, const struct ops *ops,
     f->lim = *lim;
     f->rope_rows = w->rope_rows;
     f->qkv_width = first_width(c);
+    f->expand_from = lim->expand_from ? lim->expand_from : mla_expand_from(c);
     enum err_code rc = make_all(f, lim->n_blocks, e);
     if (rc) {
         forward_destroy(f);
@@ -585,6 +502,7 @@ void forward_destroy(struct forward *f)
     for (int i = 0; i < WORKSPACES; i++)
         if (f->workspace[i].p != NULL)
             f->ops->release(f->ops->self, f->workspace[i].p, f->workspace[i].bytes);
+    step_order_destroy(f->order);
     free(f->classes);
     free(f);
 }

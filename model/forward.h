@@ -17,6 +17,9 @@ struct forward_limits {
     uint32_t n_blocks, max_tokens, max_rows, max_outputs;
     uint32_t max_seq_tokens; /* of the longest sequence */
     bool eager;              /* capture nothing */
+    uint32_t expand_from;    /* MLA: tokens from which on a row that begins in a
+                              * step is expanded; 0: what operation counts say,
+                              * UINT32_MAX: never (tests and benchmarks) */
 };
 
 /* Bytes that forward_create takes besides the KV slabs (an upper bound). */

@@ -130,7 +130,8 @@ static struct forward_limits forward_limits_of(const struct model *m,
                                     .max_seq_tokens = lim->max_seq_tokens
                                                           ? lim->max_seq_tokens
                                                           : m->info.max_model_len,
-                                    .eager = lim->eager };
+                                    .eager = lim->eager,
+                                    .expand_from = lim->expand_from };
 }
 
 enum err_code model_memory(const struct model *m, const struct model_limits *lim,

@@ -37,6 +37,7 @@ struct model_limits {
     uint32_t max_outputs;  /* logits rows a step              */
     uint32_t max_seq_tokens; /* of one sequence; 0: max_model_len */
     bool eager;              /* capture nothing                 */
+    uint32_t expand_from;    /* forward.h's: 0 but in tests     */
 };
 
 /* What a device backend may fill with KV blocks; all 0 on the CPU. */

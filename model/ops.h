@@ -38,11 +38,12 @@ enum { OP_PIECES = 3 };
 
 /* The matrix [sum of n_rows, n_cols].  glu: two pieces of equal height, gate
  * and up, to be used with OP_OUT_GLU.  exact: float32 products whatever T is
- * (routers); its input is float32 too. */
+ * (routers); its input is float32 too.  turned: one piece, whose transpose is
+ * multiplied by as well (op_heads); a backend may keep a second copy for it. */
 struct op_matrix_desc {
     uint32_t n_cols, n_pieces;
     struct op_piece piece[OP_PIECES];
-    bool glu, exact;
+    bool glu, exact, turned;
 };
 
 struct op_matrix;
@@ -67,14 +68,29 @@ struct op_linear {
 };
 
 /* The same for `n_heads` matrices side by side: head h reads in + h * in_head
- * and writes to + h * to_head (elements). OP_OUT_T only. */
+ * and writes to + h * to_head (elements). OP_OUT_T only.  turned: y = x W, by
+ * matrices that were made for it. */
 struct op_heads {
     struct op_matrix *const *w;
     uint32_t n_heads;
+    bool turned;
     const void *in;
     size_t in_ld, in_head;
     void *to;
     size_t to_ld, to_head;
+};
+
+/* Rotate n_parts parts of each row in place: `dim` channels of T at x + row * ld
+ * + part * step.  Row i is token `first + i` of the step, in one of n_rows
+ * sequences that begin in it: its position counts from the sequence's first
+ * token.  cos and sin are T [table_rows, dim/2]. */
+struct op_rope {
+    void *x;
+    size_t ld, step;
+    uint32_t n_parts, dim, first, n_rows, table_rows;
+    bool interleaved;
+    const int32_t *cu_seqlens; /* [n_rows + 1], op_plan's */
+    const void *cos, *sin;
 };
 
 /* One MoE layer over normalised rows x (T): to += scale * sum of chosen experts. */
@@ -159,6 +175,8 @@ struct ops {
     /* T: for each of n rows and n_parts parts, copy width channels. */
     void (*copy_parts)(void *self, const void *from, size_t from_ld, size_t from_part, void *to,
                        size_t to_ld, size_t to_part, uint32_t n, uint32_t n_parts, uint32_t width);
+    /* Like attention's own rotation: the same bits. */
+    void (*rope)(void *self, const struct op_rope *r, uint32_t n);
     void (*moe)(void *self, const struct op_moe *m, uint32_t n);
     /* out[i] = x[row[i]], float32; row: op_plan's output_row. */
     void (*gather)(void *self, const float *x, const uint32_t *row, uint32_t n, uint32_t width,
@@ -179,7 +197,7 @@ struct ops {
 };
 
 /* The interface "model" of a plugin (attention/plugin.h). */
-enum { MODEL_ABI = 1 };
+enum { MODEL_ABI = 2 };
 
 struct model_plugin {
     uint32_t abi; /* MODEL_ABI */

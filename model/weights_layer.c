@@ -108,8 +108,9 @@ static enum err_code load_qk_norm(struct loader *l, uint32_t i, struct layer_wei
     return ERR_OK;
 }
 
-/* Per head, kv_b's K rows transposed (to carry q into the latent space) and its
- * V rows (to carry the result out of it). */
+/* Per head, kv_b's K rows transposed (to carry q into the latent space; turned,
+ * to make keys of latent rows) and its V rows (to carry the result out of it, or
+ * to make values of latent rows). */
 static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_weights *y,
                                    struct err *e)
 {
@@ -128,7 +129,7 @@ static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_we
     uint64_t size = st_dtype_bytes(t->dtype), row = (uint64_t)m->kv_rank * size;
     for (uint32_t h = 0; h < c->n_heads; h++) {
         const unsigned char *k = t->data + (uint64_t)h * (m->nope + m->v) * row;
-        struct op_matrix_desc dk = { .n_cols = m->nope, .n_pieces = 1,
+        struct op_matrix_desc dk = { .n_cols = m->nope, .n_pieces = 1, .turned = true,
                                      .piece = { { .data = k, .dtype = t->dtype, .row_stride = 1,
                                                   .col_stride = m->kv_rank,
                                                   .n_rows = m->kv_rank } } };

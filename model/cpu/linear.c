@@ -130,9 +130,9 @@ static enum panel_store choose_store(enum op_dtype type, const struct op_matrix_
     return all_bf16 ? PANEL_BF16 : PANEL_F32;
 }
 
-enum err_code cpu_matrix_create(struct workers *pool, const struct cpu_kernels *k,
-                                enum op_dtype type, const struct op_matrix_desc *d,
-                                struct op_matrix **out, struct err *e)
+static enum err_code pack_matrix(struct workers *pool, const struct cpu_kernels *k,
+                                 enum op_dtype type, const struct op_matrix_desc *d,
+                                 struct op_matrix **out, struct err *e)
 {
     struct op_matrix *m = calloc(1, sizeof *m);
     if (m == NULL)
@@ -175,10 +175,32 @@ fail:
     return rc;
 }
 
+/* Panels run along outputs, so the transpose needs panels of its own. */
+enum err_code cpu_matrix_create(struct workers *pool, const struct cpu_kernels *k,
+                                enum op_dtype type, const struct op_matrix_desc *d,
+                                struct op_matrix **out, struct err *e)
+{
+    enum err_code rc = pack_matrix(pool, k, type, d, out, e);
+    if (rc || !d->turned)
+        return rc;
+    struct op_matrix_desc t = { .n_cols = d->piece[0].n_rows, .n_pieces = 1, .exact = d->exact,
+                                .piece = { d->piece[0] } };
+    t.piece[0].n_rows = d->n_cols;
+    t.piece[0].row_stride = d->piece[0].col_stride;
+    t.piece[0].col_stride = d->piece[0].row_stride;
+    rc = pack_matrix(pool, k, type, &t, &(*out)->turned, e);
+    if (rc) {
+        cpu_matrix_destroy(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
 void cpu_matrix_destroy(struct op_matrix *m)
 {
     if (m == NULL)
         return;
+    cpu_matrix_destroy(m->turned);
     cpu_unmap(m->data, m->n_bytes);
     free(m->bias);
     free(m);

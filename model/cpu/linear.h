@@ -20,6 +20,7 @@ struct op_matrix {
     unsigned char *data; /* owned, from cpu_map */
     size_t n_bytes;
     float *bias; /* owned, [n_panels * 32], or NULL */
+    struct op_matrix *turned; /* owned: the transpose, or NULL */
 };
 
 /* Zeroed memory for weights and scratch, 64-byte aligned; large ones lie in
@@ -27,7 +28,7 @@ struct op_matrix {
 MUST_USE enum err_code cpu_map(size_t bytes, const char *what, void **out, struct err *e);
 void cpu_unmap(void *p, size_t bytes);
 
-/* Pack d for activations of type `type`. */
+/* Pack d for activations of type `type`; where d asks for it, its transpose too. */
 MUST_USE enum err_code cpu_matrix_create(struct workers *pool, const struct cpu_kernels *k,
                                          enum op_dtype type, const struct op_matrix_desc *d,
                                          struct op_matrix **out, struct err *e);

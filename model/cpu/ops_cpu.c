@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/feature_math.h"
 #include "model/convert.h"
 #include "model/cpu/cores.h"
 #include "model/cpu/vmath.h"
@@ -157,6 +158,79 @@ static void copy_parts(void *self, const void *from, size_t from_ld, size_t from
                    width * size);
 }
 
+static float t_float(enum op_dtype type, const void *p, size_t i)
+{
+    return type == OP_F32 ? ((const float *)p)[i] : bf16_to_float(((const uint16_t *)p)[i]);
+}
+
+static void put_t(enum op_dtype type, void *p, size_t i, double v)
+{
+    if (type == OP_F32)
+        ((float *)p)[i] = (float)v;
+    else
+        ((uint16_t *)p)[i] = float_to_bf16((float)v);
+}
+
+struct turning {
+    enum op_dtype type;
+    const struct op_rope *r;
+    uint32_t n, per_task;
+};
+
+/* Where token t lies in its sequence. */
+static uint32_t place_of(const struct op_rope *r, uint32_t t)
+{
+    uint32_t lo = 0, hi = r->n_rows; /* cu[lo] <= t */
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if ((uint32_t)r->cu_seqlens[mid] <= t)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return t - (uint32_t)r->cu_seqlens[lo];
+}
+
+static void rope_row(const struct turning *g, uint32_t i)
+{
+    const struct op_rope *r = g->r;
+    enum op_dtype type = g->type;
+    uint32_t p = place_of(r, r->first + i), half = r->dim / 2;
+    size_t table = (size_t)(p < r->table_rows ? p : r->table_rows - 1) * half;
+    for (uint32_t part = 0; part < r->n_parts; part++) {
+        unsigned char *x = (unsigned char *)r->x + (i * r->ld + part * r->step) * op_size(type);
+        for (uint32_t k = 0; k < half; k++) {
+            int32_t at[2];
+            attn_rope_channels((int32_t)k, (int32_t)r->dim, r->interleaved, &at[0], &at[1]);
+            double a = (double)t_float(type, x, (size_t)at[0]);
+            double b = (double)t_float(type, x, (size_t)at[1]);
+            attn_rope_pair_exact(&a, &b, (double)t_float(type, r->cos, table + k),
+                                 (double)t_float(type, r->sin, table + k));
+            put_t(type, x, (size_t)at[0], a);
+            put_t(type, x, (size_t)at[1], b);
+        }
+    }
+}
+
+static void rope_task(void *ctx, uint32_t task, uint32_t worker)
+{
+    const struct turning *g = ctx;
+    uint32_t begin = task * g->per_task, end = begin + g->per_task;
+    (void)worker;
+    for (uint32_t i = begin; i < end && i < g->n; i++)
+        rope_row(g, i);
+}
+
+static void rope(void *self, const struct op_rope *r, uint32_t n)
+{
+    struct cpu_ops *o = self;
+    uint32_t n_workers = workers_count(o->pool), tasks = n_workers * 4;
+    bool small = (uint64_t)n * r->n_parts * r->dim < ROW_WORK;
+    struct turning g = { o->type, r, n, small || n_workers == 1 ? n : (n + tasks - 1) / tasks };
+    if (n > 0)
+        workers_run(small ? NULL : o->pool, rope_task, &g, (n + g.per_task - 1) / g.per_task);
+}
+
 static void gather(void *self, const float *x, const uint32_t *row, uint32_t n, uint32_t width,
                    float *out)
 {
@@ -203,7 +277,7 @@ static void heads(void *self, const struct op_heads *h, uint32_t n)
     struct cpu_ops *o = self;
     size_t size = op_size(o->type);
     for (uint32_t i = 0; i < h->n_heads; i++) {
-        struct op_linear l = { .w = h->w[i],
+        struct op_linear l = { .w = h->turned ? h->w[i]->turned : h->w[i],
                                .in = (const unsigned char *)h->in + i * h->in_head * size,
                                .in_ld = h->in_ld,
                                .to = (unsigned char *)h->to + i * h->to_head * size,
@@ -247,6 +321,8 @@ static enum err_code matrix_create(void *self, const struct op_matrix_desc *d,
     enum err_code rc = cpu_matrix_create(o->pool, o->k, o->type, d, out, e);
     if (rc == ERR_OK && d->n_cols > o->widest)
         o->widest = d->n_cols;
+    if (rc == ERR_OK && d->turned && d->piece[0].n_rows > o->widest)
+        o->widest = d->piece[0].n_rows;
     return rc;
 }
 
@@ -258,7 +334,7 @@ static void matrix_destroy(void *self, struct op_matrix *m)
 
 static uint64_t matrix_bytes(const struct op_matrix *m)
 {
-    return m->n_bytes;
+    return m->n_bytes + (m->turned != NULL ? m->turned->n_bytes : 0);
 }
 
 static uint32_t most_rows(const struct ops_limits *lim)
@@ -370,7 +446,7 @@ enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threa
         .start_bytes = start_bytes, .start = start,
         .begin = begin, .embed = embed, .norm = norm, .norm_add = norm_add,
         .norm_part = norm_part, .linear = linear, .heads = heads, .copy_parts = copy_parts,
-        .moe = moe, .gather = gather, .zero = zero, .softcap = softcap, .finish = finish,
+        .rope = rope, .moe = moe, .gather = gather, .zero = zero, .softcap = softcap, .finish = finish,
         .collect = collect, .download = download,
     };
     return ERR_OK;

@@ -15,6 +15,9 @@ file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conforman
 quire_test(model_conformance SOURCES conformance/model_conformance.c
   LIBRARIES model_driver model_fixture LABELS conformance ARGS ${model_fixtures})
 
+quire_test(mla_forms_test SOURCES property/mla_forms_test.c
+  LIBRARIES model_driver model_fixture m LABELS property ARGS ${model_fixtures})
+
 # Speed, by hand.
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
 quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c LIBRARIES model_driver)

@@ -2,8 +2,9 @@
  *
  * usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16]
  *                     [--threads N] [--max-tokens N] [--graphs 0|1]
- *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N] DIR
- * Prints load time, prefill tokens/s (one prompt of the given length) and
+ *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N]
+ *                     [--expand-from N] DIR
+ * --expand-from: model_limits' (MLA: 4294967295 keeps prefill absorbed).  Prints load time, prefill tokens/s (one prompt of the given length) and
  * decode tokens/s per batch, each row at the given context. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +123,8 @@ static int parse(struct options *o, int argc, char **argv)
             o->driver.device = strcmp(v, "cuda") == 0 ? MODEL_DEVICE_CUDA : MODEL_DEVICE_CPU;
         } else if (strcmp(argv[i], "--max-tokens") == 0) {
             o->driver.max_tokens = (uint32_t)strtoul(v, NULL, 10);
+        } else if (strcmp(argv[i], "--expand-from") == 0) {
+            o->driver.expand_from = (uint32_t)strtoul(v, NULL, 10);
         } else if (strcmp(argv[i], "--graphs") == 0) {
             o->driver.eager = strcmp(v, "0") == 0;
         } else if (strcmp(argv[i], "--threads") == 0) {
@@ -154,7 +157,8 @@ int main(int argc, char **argv)
     int at = parse(&o, argc, argv);
     if (at < 0) {
         fprintf(stderr, "usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16] [--threads N] "
-                        "[--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N] [--prefill N] [--steps N] DIR\n");
+                        "[--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N] [--prefill N] [--steps N] "
+                        "[--expand-from N] DIR\n");
         return 2;
     }
     uint32_t longest = o.context + o.steps > o.prefill ? o.context + o.steps : o.prefill;

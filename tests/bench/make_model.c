@@ -1,7 +1,8 @@
 /* make_model.c: write a model directory of a given shape with random weights.
  *
  * usage: make_model [--preset NAME] [--layers N] [--vocab N] [--seed N] DIR
- * Presets: llama-3.2-1b (untied, as a 1B-shaped load), llama-3.1-8b, tiny.
+ * Presets: llama-3.2-1b (untied, as a 1B-shaped load), llama-3.1-8b, tiny, and
+ * deepseek-v3: layers like its first three, latent attention and a dense MLP.
  * Weights are bfloat16, uniform with the spread that keeps activations near
  * one; norms are one.  tokenizer files are copied from --tokenizer DIR when
  * given.  Written in one pass. */
@@ -21,12 +22,19 @@ struct shape {
     const char *name;
     uint32_t hidden, inter, layers, heads, kv_heads, head_dim, vocab, positions;
     double theta;
+    uint32_t q_rank, kv_rank, nope, rope, v; /* latent attention: kv_rank > 0 */
 };
 
 static const struct shape presets[] = {
-    { "llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 500000 },
-    { "llama-3.1-8b", 4096, 14336, 32, 32, 8, 128, 128256, 131072, 500000 },
-    { "tiny", 256, 768, 8, 4, 2, 64, 4096, 2048, 10000 },
+    { .name = "llama-3.2-1b", .hidden = 2048, .inter = 8192, .layers = 16, .heads = 32,
+      .kv_heads = 8, .head_dim = 64, .vocab = 128256, .positions = 131072, .theta = 500000 },
+    { .name = "llama-3.1-8b", .hidden = 4096, .inter = 14336, .layers = 32, .heads = 32,
+      .kv_heads = 8, .head_dim = 128, .vocab = 128256, .positions = 131072, .theta = 500000 },
+    { .name = "tiny", .hidden = 256, .inter = 768, .layers = 8, .heads = 4, .kv_heads = 2,
+      .head_dim = 64, .vocab = 4096, .positions = 2048, .theta = 10000 },
+    { .name = "deepseek-v3", .hidden = 7168, .inter = 18432, .layers = 3, .heads = 128,
+      .kv_heads = 128, .head_dim = 192, .vocab = 129280, .positions = 163840, .theta = 10000,
+      .q_rank = 1536, .kv_rank = 512, .nope = 128, .rope = 64, .v = 128 },
 };
 
 enum { TENSORS_MAX = 4096 };
@@ -47,16 +55,32 @@ static void add(uint64_t rows, uint64_t cols, const char *fmt, uint32_t layer)
     t->cols = cols;
 }
 
-static void list_tensors(const struct shape *s)
+static void list_attention(const struct shape *s, uint32_t i)
 {
     uint32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    add(s->vocab, s->hidden, "model.embed_tokens.weight", 0);
-    for (uint32_t i = 0; i < s->layers; i++) {
-        add(s->hidden, 0, "model.layers.%u.input_layernorm.weight", i);
+    if (s->kv_rank == 0) {
         add(q, s->hidden, "model.layers.%u.self_attn.q_proj.weight", i);
         add(kv, s->hidden, "model.layers.%u.self_attn.k_proj.weight", i);
         add(kv, s->hidden, "model.layers.%u.self_attn.v_proj.weight", i);
         add(s->hidden, q, "model.layers.%u.self_attn.o_proj.weight", i);
+        return;
+    }
+    add(s->q_rank, s->hidden, "model.layers.%u.self_attn.q_a_proj.weight", i);
+    add(s->q_rank, 0, "model.layers.%u.self_attn.q_a_layernorm.weight", i);
+    add(q, s->q_rank, "model.layers.%u.self_attn.q_b_proj.weight", i);
+    add(s->kv_rank + s->rope, s->hidden, "model.layers.%u.self_attn.kv_a_proj_with_mqa.weight", i);
+    add(s->kv_rank, 0, "model.layers.%u.self_attn.kv_a_layernorm.weight", i);
+    add((uint64_t)s->heads * (s->nope + s->v), s->kv_rank,
+        "model.layers.%u.self_attn.kv_b_proj.weight", i);
+    add(s->hidden, (uint64_t)s->heads * s->v, "model.layers.%u.self_attn.o_proj.weight", i);
+}
+
+static void list_tensors(const struct shape *s)
+{
+    add(s->vocab, s->hidden, "model.embed_tokens.weight", 0);
+    for (uint32_t i = 0; i < s->layers; i++) {
+        add(s->hidden, 0, "model.layers.%u.input_layernorm.weight", i);
+        list_attention(s, i);
         add(s->hidden, 0, "model.layers.%u.post_attention_layernorm.weight", i);
         add(s->inter, s->hidden, "model.layers.%u.mlp.gate_proj.weight", i);
         add(s->inter, s->hidden, "model.layers.%u.mlp.up_proj.weight", i);
@@ -126,15 +150,27 @@ static void write_tensor(FILE *f, const struct tensor *t, struct rng *r)
 
 static void write_config(FILE *f, const struct shape *s)
 {
+    fprintf(f, s->kv_rank > 0 ? "{\"architectures\":[\"DeepseekV3ForCausalLM\"],"
+                                "\"model_type\":\"deepseek_v3\","
+                              : "{\"architectures\":[\"LlamaForCausalLM\"],"
+                                "\"model_type\":\"llama\",");
+    if (s->kv_rank > 0)
+        fprintf(f,
+                "\"q_lora_rank\":%u,\"kv_lora_rank\":%u,\"qk_nope_head_dim\":%u,"
+                "\"qk_rope_head_dim\":%u,\"v_head_dim\":%u,\"first_k_dense_replace\":%u,"
+                "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64,"
+                "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,"
+                "\"routed_scaling_factor\":1.0,\"norm_topk_prob\":true,"
+                "\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",",
+                s->q_rank, s->kv_rank, s->nope, s->rope, s->v, s->layers);
     fprintf(f,
-            "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
             "\"hidden_size\":%u,\"intermediate_size\":%u,\"num_hidden_layers\":%u,"
             "\"num_attention_heads\":%u,\"num_key_value_heads\":%u,\"head_dim\":%u,"
             "\"vocab_size\":%u,\"max_position_embeddings\":%u,\"rope_theta\":%.1f,"
             "\"rms_norm_eps\":1e-05,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,"
             "\"bos_token_id\":0,\"eos_token_id\":1,\"torch_dtype\":\"bfloat16\"}\n",
-            s->hidden, s->inter, s->layers, s->heads, s->kv_heads, s->head_dim, s->vocab,
-            s->positions, s->theta);
+            s->hidden, s->inter, s->layers, s->heads, s->kv_heads,
+            s->kv_rank > 0 ? s->rope : s->head_dim, s->vocab, s->positions, s->theta);
 }
 
 static FILE *create(const char *dir, const char *name)
@@ -190,8 +226,8 @@ int main(int argc, char **argv)
             break;
     }
     if (i + 1 != argc || s.layers > 256) {
-        fprintf(stderr, "usage: make_model [--preset llama-3.2-1b|llama-3.1-8b|tiny] [--layers N] "
-                        "[--vocab N] [--seed N] [--tokenizer DIR] DIR\n");
+        fprintf(stderr, "usage: make_model [--preset llama-3.2-1b|llama-3.1-8b|tiny|deepseek-v3] "
+                        "[--layers N] [--vocab N] [--seed N] [--tokenizer DIR] DIR\n");
         return 2;
     }
     mkdir(argv[i], 0777);

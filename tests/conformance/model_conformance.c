@@ -4,7 +4,9 @@
  * The cuda backend computes in bfloat16; without a GPU the exit code is 77.
  * Each DIR holds config.json (and config.v5.json), fixture.json and logits.
  * Every dialect is loaded and computed: each prompt whole, token by token, in
- * chunks, over prefix hits and beside others; then free greedy runs. */
+ * chunks, over prefix hits and beside others; then free greedy runs.  Latent
+ * attention is computed so in its absorbed form throughout, with whatever begins
+ * in a step expanded, and as the model chooses. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,9 +209,40 @@ static void run_checks(struct driver *d, const struct fixture *f, bool moe, cons
     check_beside(d, f, moe, label);
 }
 
+/* Load and compute; ends the program where the device is missing. */
+static void run_form(const struct driver_options *o, const struct fixture *f, bool moe,
+                     const char *temp, const char *label)
+{
+    struct err e;
+    struct driver *d = driver_open(o, &e);
+    if (d == NULL && strncmp(e.message, "device cuda: ", 13) == 0) {
+        printf("skipped: %s\n", e.message);
+        fixture_remove(temp);
+        exit(77);
+    }
+    if (d == NULL) {
+        fault(label, "loading", &e);
+        return;
+    }
+    run_checks(d, f, moe, label);
+    driver_close(d);
+}
+
+static bool has_tensor(const struct fixture *f, const char *part)
+{
+    bool found = false;
+    for (const cJSON *t = cJSON_GetObjectItem(f->root, "tensors")->child; t != NULL; t = t->next)
+        found = found || strstr(t->string, part) != NULL;
+    return found;
+}
+
 static void run_dialect(const char *dir, const char *temp, const char *config,
                         const struct fixture *f)
 {
+    static const struct {
+        uint32_t expand_from;
+        const char *name;
+    } forms[] = { { 0, "" }, { UINT32_MAX, ", absorbed" }, { 1, ", expanded" } };
     char from[4096], to[4096], label[256];
     struct err e;
     uint32_t longest = 0, total = 0;
@@ -227,22 +260,12 @@ static void run_dialect(const char *dir, const char *temp, const char *config,
     struct driver_options o = { .path = temp, .dtype = dtype, .device = device, .max_model_len = longest,
                                 .max_tokens = total, .max_rows = FIXTURE_PROMPTS,
                                 .max_outputs = total };
-    struct driver *d = driver_open(&o, &e);
-    if (d == NULL && strncmp(e.message, "device cuda: ", 13) == 0) {
-        printf("skipped: %s\n", e.message);
-        fixture_remove(temp);
-        exit(77);
+    bool moe = has_tensor(f, "experts"), latent = has_tensor(f, "kv_a_proj_with_mqa");
+    for (size_t i = 0; i < (latent ? sizeof forms / sizeof *forms : 1); i++) {
+        snprintf(label, sizeof label, "%s %s%s", f->family, config, forms[i].name);
+        o.expand_from = forms[i].expand_from;
+        run_form(&o, f, moe, temp, label);
     }
-    if (d == NULL) {
-        fault(label, "loading", &e);
-        return;
-    }
-    cJSON *tensors = cJSON_GetObjectItem(f->root, "tensors");
-    bool moe = false;
-    for (const cJSON *t = tensors->child; t != NULL; t = t->next)
-        moe = moe || strstr(t->string, "experts") != NULL;
-    run_checks(d, f, moe, label);
-    driver_close(d);
 }
 
 static void run_dir(const char *dir)

@@ -82,7 +82,7 @@ struct driver *driver_open(const struct driver_options *o, struct err *e)
     d->n_blocks = o->n_blocks ? o->n_blocks : d->cols * DRIVER_SEQS * d->info->layout.n_groups;
     struct model_limits lim = { .n_blocks = d->n_blocks, .max_tokens = o->max_tokens,
                                 .max_rows = o->max_rows, .max_outputs = o->max_outputs,
-                                .eager = o->eager };
+                                .eager = o->eager, .expand_from = o->expand_from };
     if (model_start(d->m, &lim, e) != ERR_OK) {
         model_close(d->m);
         free(d);

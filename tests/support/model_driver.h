@@ -20,6 +20,7 @@ struct driver_options {
     uint32_t max_tokens, max_rows, max_outputs;      /* of a step   */
     uint32_t n_blocks;                               /* 0: enough for DRIVER_SEQS rows */
     bool eager;                                      /* model_limits */
+    uint32_t expand_from;                            /* model_limits */
 };
 
 /* NULL and *e on failure. */
