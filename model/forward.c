@@ -231,7 +231,8 @@ static enum err_code check_step(const struct forward *f, const struct step_plan 
                        p->n_tokens, p->n_rows, p->n_outputs, f->lim.max_tokens, f->lim.max_rows,
                        f->lim.max_outputs);
     for (uint32_t i = 0; i < p->n_tokens; i++)
-        if ((uint32_t)p->token[i] >= f->c->vocab)
+        if ((uint32_t)p->token[i] >= f->c->vocab &&
+            (p->token_from == NULL || p->token_from[i] < 0 || p->token[i] != -1))
             return err_set(e, ERR_INVALID, "step plan: token[%u] is %d, expected 0 to %u", i,
                            p->token[i], f->c->vocab - 1);
     for (uint32_t i = 0; i < p->n_outputs; i++)
