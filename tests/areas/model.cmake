@@ -20,7 +20,8 @@ quire_test(mla_forms_test SOURCES property/mla_forms_test.c
 
 # Speed, by hand.
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
-quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c LIBRARIES model_driver)
+quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c bench/engine_loop.c
+  LIBRARIES model_driver scheduler)
 
 quire_test(backend_test SOURCES unit/backend_test.c
   LIBRARIES test_support model quire::cmocka LABELS unit

@@ -1,16 +1,18 @@
-/* engine_bench.c: how fast the model computes, without scheduler or server.
+/* engine_bench.c: how fast the model computes, and what the host adds.
  *
  * usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16]
  *                     [--threads N] [--max-tokens N] [--graphs 0|1]
  *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N]
  *                     [--expand-from N] DIR
  * --expand-from: model_limits' (MLA: 4294967295 keeps prefill absorbed).  Prints load time, prefill tokens/s (one prompt of the given length) and
- * decode tokens/s per batch, each row at the given context. */
+ * decode tokens/s per batch, each row at the given context: the model alone, then
+ * driven by the scheduler, one step after the other and overlapped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "bench/engine_loop.h"
 #include "support/model_driver.h"
 
 struct options {
@@ -178,6 +180,9 @@ int main(int argc, char **argv)
         bench_prefill(d, &o);
     for (uint32_t b = 0; b < o.n_batch; b++)
         bench_decode(d, &o, o.batch[b]);
+    for (uint32_t b = 0; b < 2 * o.n_batch; b++)
+        engine_loop_bench(driver_model(d), driver_blocks(d), o.driver.max_tokens,
+                          o.driver.max_outputs, o.batch[b / 2], o.context, o.steps, b % 2);
     driver_close(d);
     return 0;
 }

@@ -119,6 +119,11 @@ struct model *driver_model(struct driver *d)
     return d->m;
 }
 
+uint32_t driver_blocks(const struct driver *d)
+{
+    return d->n_blocks;
+}
+
 const struct step_plan *driver_plan(const struct driver *d)
 {
     return &d->plan;

@@ -27,6 +27,8 @@ struct driver_options {
 struct driver *driver_open(const struct driver_options *o, struct err *e);
 void driver_close(struct driver *d);
 struct model *driver_model(struct driver *d);
+/* Blocks that the model was started with. */
+uint32_t driver_blocks(const struct driver *d);
 /* The plan of the last step. */
 const struct step_plan *driver_plan(const struct driver *d);
 
