@@ -7,21 +7,6 @@
 #include "model/forward.h"
 #include "model/step_order.h"
 
-/* Layers whose attention calls differ in pointers only share a plan. */
-struct attn_class {
-    uint32_t group, window;
-    int8_t rope;
-    bool planned; /* in this step */
-    struct attn_plan plan;
-};
-
-enum { BUCKETS = 19 }; /* captured steps */
-
-struct bucket {
-    uint32_t rows;
-    void *graph;
-};
-
 /* Eager steps and captured ones do not share a workspace: a graph holds its
  * address for good. */
 enum { WORK_EAGER, WORK_CAPTURED, WORKSPACES };
@@ -29,6 +14,23 @@ enum { WORK_EAGER, WORK_CAPTURED, WORKSPACES };
 struct workspace {
     void *p;
     size_t bytes;
+};
+
+/* Layers whose attention calls differ in pointers only share a plan, and what
+ * attn_begin makes of a step's lengths. */
+struct attn_class {
+    uint32_t group, window;
+    int8_t rope;
+    bool planned; /* in this step */
+    struct attn_plan plan;
+    struct workspace schedule[WORKSPACES];
+};
+
+enum { BUCKETS = 19 }; /* captured steps */
+
+struct bucket {
+    uint32_t rows;
+    void *graph;
 };
 
 enum buffer {
