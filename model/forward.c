@@ -98,9 +98,8 @@ static struct attn_attrs attrs_of(const struct forward *f, const struct attn_cla
     return a;
 }
 
-enum err_code forward_workspace(struct forward *f, size_t bytes, struct err *e)
+static enum err_code grow(struct forward *f, struct workspace *w, size_t bytes, struct err *e)
 {
-    struct workspace *w = &f->workspace[f->work];
     void *p;
     if (bytes <= w->bytes)
         return ERR_OK;
@@ -111,19 +110,36 @@ enum err_code forward_workspace(struct forward *f, size_t bytes, struct err *e)
     return ERR_OK;
 }
 
+enum err_code forward_workspace(struct forward *f, size_t bytes, struct err *e)
+{
+    return grow(f, &f->workspace[f->work], bytes, e);
+}
+
+/* Plan the class's calls in this step, the first of which is layer's. */
+static enum err_code plan_class(struct forward *f, struct attn_class *k, uint32_t layer,
+                                struct err *e)
+{
+    struct attn_attrs attrs = attrs_of(f, k);
+    struct attn_args args;
+    fill_args(f, layer, &args);
+    TRY(attn_plan(f->attn, &attrs, &args, &k->plan, e));
+    TRY(grow(f, &k->schedule[f->work], k->plan.schedule_bytes, e));
+    return forward_workspace(f, k->plan.workspace_bytes, e);
+}
+
 enum err_code forward_attend(struct forward *f, uint32_t layer, struct err *e)
 {
     struct attn_class *k = &f->classes[f->class_of[layer]];
     struct attn_args args;
     fill_args(f, layer, &args);
-    if (!k->planned) {
-        struct attn_attrs attrs = attrs_of(f, k);
-        TRY(attn_plan(f->attn, &attrs, &args, &k->plan, e));
-        TRY(forward_workspace(f, k->plan.workspace_bytes, e));
-        k->planned = true;
-    }
-    return attn_run(f->attn, &k->plan, &args, f->workspace[f->work].p,
-                    f->ops->stream(f->ops->self), e);
+    void *stream = f->ops->stream(f->ops->self);
+    if (!k->planned)
+        TRY(plan_class(f, k, layer, e));
+    args.schedule = k->schedule[f->work].p;
+    if (!k->planned)
+        TRY(attn_begin(f->attn, &k->plan, &args, stream, e));
+    k->planned = true;
+    return attn_run(f->attn, &k->plan, &args, f->workspace[f->work].p, stream, e);
 }
 
 /* ---- one layer ---- */
@@ -418,6 +434,27 @@ static struct ops_limits ops_limits_of(const struct model_config *c, const struc
                                 .vocab = c->vocab, .hidden = c->hidden, .moe = &c->moe };
 }
 
+/* On a device, the workspace of the largest eager step is there before the first. */
+static enum err_code reserve_eager(struct forward *f, struct err *e)
+{
+    const struct ops *o = f->ops;
+    const struct forward_limits *lim = &f->lim;
+    struct step_plan empty = { .n_groups = f->lay->n_groups };
+    TRY(o->begin(o->self, &empty, 0, &f->step, e));
+    TRY(o->finish(o->self, e));
+    TRY(o->collect(o->self, NULL, e));
+    f->step.n_tokens = lim->max_tokens;
+    f->step.n_rows = lim->max_rows;
+    f->paged = (struct step_part){ lim->max_rows, lim->max_tokens, lim->max_tokens,
+                                   lim->max_seq_tokens };
+    f->bounds[0] = (int32_t)f->paged.max_query_len;
+    f->bounds[1] = (int32_t)f->paged.max_kv_len;
+    f->work = WORK_EAGER;
+    for (uint32_t i = f->c->n_layers; i-- > 0;)
+        TRY(plan_class(f, &f->classes[f->class_of[i]], i, e));
+    return ERR_OK;
+}
+
 static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *e)
 {
     const struct ops *o = f->ops;
@@ -438,29 +475,10 @@ static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *
     if (f->expand_from < UINT32_MAX && mla_can_expand(f))
         TRY(step_order_create(&f->order, &lim, e));
     TRY(o->start(o->self, &lim, e));
-    return o->device != NULL && !f->lim.eager ? capture_all(f, e) : ERR_OK;
-}
-
-/* Attention's workspace is not known before its calls are planned: room for the
- * partial results of the longest sequences, and for a step's queries. */
-static uint64_t workspace_bytes(const struct model_config *c, const struct forward_limits *lim)
-{
-    uint64_t v = c->mla.kv_rank ? c->mla.kv_rank : c->head_dim, k = v + c->mla.rope;
-    uint64_t chunks = 18 + lim->max_seq_tokens / 4096, wide = v > 128 ? v : 128;
-    uint64_t parts = (uint64_t)lim->max_rows * c->n_heads * chunks * (wide + 2) * 4;
-    return 2 * (parts + (uint64_t)lim->max_tokens * c->n_heads * (k + 4) * 4);
-}
-
-uint64_t forward_bytes(const struct ops *ops, const struct model_config *c,
-                       const struct kv_layout *lay, const struct forward_limits *lim)
-{
-    size_t bytes[BUFFERS];
-    struct ops_limits ol = ops_limits_of(c, lay, lim);
-    uint64_t total = ops->start_bytes(ops->self, &ol) + workspace_bytes(c, lim);
-    size_buffers(c, ops->type, lim, bytes);
-    for (int i = 0; i < BUFFERS; i++)
-        total += bytes[i];
-    return total;
+    if (o->device == NULL)
+        return ERR_OK;
+    TRY(reserve_eager(f, e));
+    return f->lim.eager ? ERR_OK : capture_all(f, e);
 }
 
 enum err_code forward_create(struct forward **out, const struct ops *ops,
@@ -503,6 +521,11 @@ void forward_destroy(struct forward *f)
     for (int i = 0; i < WORKSPACES; i++)
         if (f->workspace[i].p != NULL)
             f->ops->release(f->ops->self, f->workspace[i].p, f->workspace[i].bytes);
+    for (uint32_t i = 0; i < f->n_classes; i++)
+        for (int j = 0; j < WORKSPACES; j++)
+            if (f->classes[i].schedule[j].p != NULL)
+                f->ops->release(f->ops->self, f->classes[i].schedule[j].p,
+                                f->classes[i].schedule[j].bytes);
     step_order_destroy(f->order);
     free(f->classes);
     free(f);

@@ -22,11 +22,7 @@ struct forward_limits {
                               * UINT32_MAX: never (tests and benchmarks) */
 };
 
-/* Bytes that forward_create takes besides the KV slabs (an upper bound). */
-uint64_t forward_bytes(const struct ops *ops, const struct model_config *c,
-                       const struct kv_layout *lay, const struct forward_limits *lim);
-
-/* ops, config, weights and layout are borrowed until destroy. */
+/* One pass at a time.  ops, config, weights and layout are borrowed until destroy. */
 MUST_USE enum err_code forward_create(struct forward **out, const struct ops *ops,
                                       const struct model_config *c, const struct weights *w,
                                       const struct kv_layout *lay,

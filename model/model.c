@@ -134,18 +134,27 @@ static struct forward_limits forward_limits_of(const struct model *m,
                                     .expand_from = lim->expand_from };
 }
 
-enum err_code model_memory(const struct model *m, const struct model_limits *lim,
+enum err_code model_memory(struct model *m, const struct model_limits *lim,
                            struct model_memory *out, struct err *e)
 {
     struct forward_limits fl = forward_limits_of(m, lim);
-    struct device_info device;
+    struct device_info before, after;
+    struct forward *f;
     memset(out, 0, sizeof *out);
     if (m->ops.device == NULL)
         return ERR_OK;
-    TRY(m->ops.device->open(m->ops.device_index, &device, e));
-    out->total_bytes = device.total_bytes;
-    out->free_bytes = device.free_bytes;
-    out->step_bytes = forward_bytes(&m->ops, &m->config, &m->info.layout, &fl);
+    if (m->forward != NULL)
+        return err_set(e, ERR_CONFLICT, "model: already started");
+    fl.n_blocks = 1;
+    TRY(m->ops.device->open(m->ops.device_index, &before, e));
+    TRY(forward_create(&f, &m->ops, &m->config, &m->weights, &m->info.layout, &fl, e));
+    enum err_code rc = m->ops.device->open(m->ops.device_index, &after, e);
+    forward_destroy(f);
+    if (rc)
+        return rc;
+    out->total_bytes = after.total_bytes;
+    out->free_bytes = after.free_bytes;
+    out->step_bytes = before.free_bytes > after.free_bytes ? before.free_bytes - after.free_bytes : 0;
     return ERR_OK;
 }
 

@@ -42,8 +42,9 @@ struct model_limits {
 
 /* What a device backend may fill with KV blocks; all 0 on the CPU. */
 struct model_memory {
-    uint64_t total_bytes, free_bytes; /* of the device, weights loaded           */
-    uint64_t step_bytes;              /* that model_start will take, slabs aside */
+    uint64_t total_bytes;
+    uint64_t free_bytes; /* with weights, scratch and captured steps in place */
+    uint64_t step_bytes; /* of scratch and captured steps                     */
 };
 
 /* Generation defaults (generation_config.json); NAN or -1 where absent. */
@@ -81,8 +82,10 @@ void model_close(struct model *m);
 /* Borrowed for the model's life. */
 const struct model_info *model_describe(const struct model *m);
 
-/* The device's memory now, for steps of these limits (n_blocks is not read). */
-MUST_USE enum err_code model_memory(const struct model *m, const struct model_limits *lim,
+/* The device's memory for steps of these limits (n_blocks is not read), measured:
+ * scratch is taken and steps are captured over a pool of one block, and given
+ * back.  Before model_start. */
+MUST_USE enum err_code model_memory(struct model *m, const struct model_limits *lim,
                                     struct model_memory *out, struct err *e);
 
 /* Allocate slabs and scratch; on a device, capture the steps that are replayed.

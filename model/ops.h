@@ -147,9 +147,8 @@ struct ops {
     void (*matrix_destroy)(void *self, struct op_matrix *m);
     uint64_t (*matrix_bytes)(const struct op_matrix *m);
 
-    /* Bytes that start will take on the device. */
-    uint64_t (*start_bytes)(const void *self, const struct ops_limits *lim);
-    /* After all matrices: scratch for steps of these sizes. */
+    /* After all matrices: scratch for steps of these sizes; what an earlier start
+     * took is given back. */
     enum err_code (*start)(void *self, const struct ops_limits *lim, struct err *e);
 
     /* ---- a step, in order ---- */

@@ -10,8 +10,8 @@
  * does not wait long on a slow device. */
 enum { AUTO_SHARE = 4, MIN_OUTPUTS = 256, CPU_STEP_TOKENS = 512, STEP_TOKENS = 2048 };
 
-/* On a device: what captured steps, kernels and the runtime take besides. */
-static const uint64_t device_reserve = (uint64_t)768 << 20;
+/* On a device: kernels that are loaded when first used, and the runtime's own. */
+static const uint64_t device_reserve = (uint64_t)256 << 20;
 
 /* A number in a file, after key (NULL: the first); 0 when there is none. */
 static uint64_t read_number(const char *path, const char *key)
@@ -57,11 +57,11 @@ static uint32_t longest(const struct kv_layout *lay, uint32_t n_blocks, uint32_t
     return lo;
 }
 
-/* What the share of device memory leaves once everything else has its place. */
+/* What the share of device memory leaves now that everything else has its place. */
 static uint64_t device_kv_bytes(const struct model_memory *d, double share)
 {
     uint64_t most = (uint64_t)((double)d->total_bytes * share);
-    uint64_t taken = d->total_bytes - d->free_bytes + d->step_bytes + device_reserve;
+    uint64_t taken = d->total_bytes - d->free_bytes + device_reserve;
 
     return most > taken ? most - taken : 0;
 }
@@ -117,20 +117,22 @@ static void fill_configs(struct sizing *s, const struct srv_options *o,
     };
 }
 
-static enum err_code measure(struct sizing *s, const struct srv_options *o, const struct model *m,
+static enum err_code measure(struct sizing *s, const struct srv_options *o, struct model *m,
                              uint32_t chunk, struct err *e)
 {
     struct model_limits lim = { .max_tokens = chunk,
                                 .max_rows = (uint32_t)o->max_num_seqs,
-                                .max_outputs = most_outputs(o) };
+                                .max_outputs = most_outputs(o),
+                                .max_seq_tokens = (uint32_t)o->max_model_len,
+                                .eager = o->eager };
 
     memset(s, 0, sizeof *s);
     s->free_bytes = free_memory();
     return model_memory(m, &lim, &s->device, e);
 }
 
-enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
-                             const struct model *model, struct err *e)
+enum err_code sizing_compute(struct sizing *s, const struct srv_options *o, struct model *model,
+                             struct err *e)
 {
     const struct model_info *m = model_describe(model);
     const struct kv_layout *lay = &m->layout;
@@ -182,7 +184,7 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
     if (s->device.total_bytes > 0)
         fprintf(f, "device           %" PRIu64 " bytes, %" PRIu64 " free, %" PRIu64
                    " for steps, %" PRIu64 " reserved\n",
-                s->device.total_bytes, s->device.free_bytes, s->device.step_bytes, device_reserve);
+                s->device.total_bytes, s->device.step_bytes, s->device.free_bytes, device_reserve);
     fprintf(f, "KV cache         %" PRIu64 " bytes: %u blocks of %" PRIu64 " bytes, %u tokens each\n",
             s->kv_bytes, s->n_blocks, s->block_bytes, lay->block_tokens);
     for (uint32_t i = 0; i < lay->n_groups; i++)

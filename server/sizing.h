@@ -1,5 +1,6 @@
 /* sizing.h: the memory arithmetic: how many KV blocks, how long a context, what
- * a step may hold.  Pure but for reading how much memory is free.  Any thread. */
+ * a step may hold.  Pure but for measuring what memory is free.  The model's
+ * thread, before it is started. */
 #ifndef SERVER_SIZING_H
 #define SERVER_SIZING_H
 
@@ -24,7 +25,7 @@ struct sizing {
 /* ERR_LIMIT when the pool cannot hold one sequence of the context asked for:
  * both numbers and what to set. */
 MUST_USE enum err_code sizing_compute(struct sizing *out, const struct srv_options *o,
-                                      const struct model *m, struct err *e);
+                                      struct model *m, struct err *e);
 
 /* --plan: one figure a line. */
 void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,

@@ -342,15 +342,20 @@ static uint32_t most_rows(const struct ops_limits *lim)
     return lim->max_tokens > lim->max_outputs ? lim->max_tokens : lim->max_outputs;
 }
 
-static uint64_t start_bytes(const void *self, const struct ops_limits *lim)
+/* Give back what steps took. */
+static void stop(struct cpu_ops *o)
 {
-    const struct cpu_ops *o = self;
-    return cpu_linear_scratch(most_rows(lim), o->widest);
+    cpu_unmap(o->scratch, o->n_scratch);
+    free(o->output_row);
+    o->scratch = NULL;
+    o->n_scratch = 0;
+    o->output_row = NULL;
 }
 
 static enum err_code start(void *self, const struct ops_limits *lim, struct err *e)
 {
     struct cpu_ops *o = self;
+    stop(o);
     o->output_row = calloc(lim->max_outputs + 1ul, sizeof *o->output_row);
     if (o->output_row == NULL)
         return err_nomem(e, "output rows", lim->max_outputs * sizeof *o->output_row);
@@ -420,8 +425,7 @@ static void close_ops(void *self)
     if (o == NULL)
         return;
     cpu_moe_scratch_free(o->moe);
-    cpu_unmap(o->scratch, o->n_scratch);
-    free(o->output_row);
+    stop(o);
     workers_destroy(o->pool);
     free(o);
 }
@@ -443,7 +447,7 @@ enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threa
         .close = close_ops, .workers = workers_of, .stream = stream_of, .alloc = alloc,
         .release = release, .upload = upload, .matrix_create = matrix_create,
         .matrix_destroy = matrix_destroy, .matrix_bytes = matrix_bytes,
-        .start_bytes = start_bytes, .start = start,
+        .start = start,
         .begin = begin, .embed = embed, .norm = norm, .norm_add = norm_add,
         .norm_part = norm_part, .linear = linear, .heads = heads, .copy_parts = copy_parts,
         .rope = rope, .moe = moe, .gather = gather, .zero = zero, .softcap = softcap, .finish = finish,

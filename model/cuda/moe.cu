@@ -443,12 +443,6 @@ size_t lay_out(const struct moe_config *c, const struct ops_limits *lim, char *b
 
 } // namespace
 
-uint64_t moe_bytes(const struct cuda_ops *, const struct ops_limits *lim)
-{
-    struct moe_scratch s;
-    return lim->moe->n_experts > 0 ? lay_out(lim->moe, lim, (char *)256, &s) : 0;
-}
-
 enum err_code moe_start(struct cuda_ops *o, struct err *e)
 {
     const struct moe_config *c = &o->moe;
@@ -515,6 +509,7 @@ void moe_run(struct cuda_ops *o, const struct op_moe *m, uint32_t n)
 void moe_free(struct cuda_ops *o)
 {
     cudaFree(o->experts.logits);
+    o->experts = {};
     while (o->tables != NULL) {
         struct expert_table *next = o->tables->next;
         cudaFree((void *)o->tables->up);

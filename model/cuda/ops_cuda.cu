@@ -187,15 +187,19 @@ void sample(void *self, const float *logits, uint32_t n)
 
 /* ---- a step ---- */
 
-uint64_t start_bytes(const void *self, const struct ops_limits *lim)
+/* Give back what steps took. */
+void stop(struct cuda_ops *o)
 {
-    const struct cuda_ops *o = (const struct cuda_ops *)self;
-    return step_bytes(lim) + moe_bytes(o, lim) + (uint64_t)lim->max_tokens * o->widest_glu * 2;
+    step_free(o);
+    moe_free(o);
+    cudaFree(o->glu);
+    o->glu = NULL;
 }
 
 enum err_code start(void *self, const struct ops_limits *lim, struct err *e)
 {
     struct cuda_ops *o = own(self);
+    stop(o);
     o->lim = *lim;
     o->moe = *lim->moe;
     o->lim.moe = &o->moe;
@@ -257,10 +261,8 @@ void close_ops(void *self)
     cudaSetDevice(o->device);
     if (o->stream != NULL)
         cudaStreamSynchronize(o->stream);
-    step_free(o);
-    moe_free(o);
+    stop(o);
     load_free(o);
-    cudaFree(o->glu);
     blas_close(o->blas);
     if (o->stream != NULL)
         cudaStreamDestroy(o->stream);
@@ -285,7 +287,6 @@ void fill_table(struct ops *t, struct cuda_ops *o)
     t->matrix_create = matrix_create;
     t->matrix_destroy = matrix_destroy;
     t->matrix_bytes = matrix_bytes;
-    t->start_bytes = start_bytes;
     t->start = start;
     t->begin = begin;
     t->embed = embed;

@@ -187,7 +187,6 @@ void rows_patch_tokens(struct cuda_ops *o, const struct token_patch *patch, uint
 
 /* ---- moe.cu ---- */
 
-uint64_t moe_bytes(const struct cuda_ops *o, const struct ops_limits *lim);
 enum err_code moe_start(struct cuda_ops *o, struct err *e);
 void moe_run(struct cuda_ops *o, const struct op_moe *m, uint32_t n);
 void moe_free(struct cuda_ops *o);
@@ -201,7 +200,6 @@ cudaError_t sample_launch(const struct sample_row *rows, const float *logits,
 
 /* ---- step.cu: a step's arrays, there and back ---- */
 
-uint64_t step_bytes(const struct ops_limits *lim);
 enum err_code step_start(struct cuda_ops *o, struct err *e);
 enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t pad,
                          struct op_plan *out, struct err *e);

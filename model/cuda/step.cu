@@ -319,13 +319,6 @@ enum err_code slot_turn(struct cuda_ops *o, struct step_slot **out, struct err *
 
 } // namespace
 
-uint64_t step_bytes(const struct ops_limits *lim)
-{
-    uint64_t tables = (uint64_t)lim->n_groups * lim->max_rows * lim->table_cols * 4;
-    uint64_t scratch = (uint64_t)lim->max_outputs * lim->vocab * 8;
-    return lay_out(lim).total + tables + scratch;
-}
-
 enum err_code step_start(struct cuda_ops *o, struct err *e)
 {
     const struct ops_limits *lim = &o->lim;
@@ -431,10 +424,14 @@ enum err_code step_collect(struct cuda_ops *o, const struct sampled **out, struc
 void step_free(struct cuda_ops *o)
 {
     cudaFree(o->step_device);
+    o->step_device = NULL;
     for (uint32_t i = 0; i < STEP_SLOTS; i++)
         slot_free(&o->slot[i]);
-    for (uint32_t g = 0; g < KV_GROUPS; g++)
+    for (uint32_t g = 0; g < KV_GROUPS; g++) {
         cudaFree(o->table[g]);
+        o->table[g] = NULL;
+    }
     cudaFree(o->sample.edited);
     cudaFree(o->sample.seen);
+    o->sample = {};
 }
