@@ -2,6 +2,7 @@
 #include "attention/kv_slabs.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct attn_kv {
     struct attn *attn; /* borrowed */
@@ -137,4 +138,45 @@ enum err_code attn_kv_copy(struct attn_kv *kv, const struct plan_copy *copy, uin
                                 stream, e);
     }
     return rc;
+}
+
+enum err_code attn_kv_poison_init(struct attn_kv *kv, struct err *e)
+{
+    const struct attn_backend *b = attn_backend_of(kv->attn);
+    void *self = attn_backend_self(kv->attn);
+    size_t k = kv_layout_k_slab_bytes(&kv->lay, 1), v = kv_layout_v_slab_bytes(&kv->lay, 1);
+    size_t last = kv->n_blocks - 1;
+    unsigned char *nan = malloc(k > v ? k : v);
+    enum err_code rc = ERR_OK;
+    if (nan == NULL)
+        return err_nomem(e, "a poisoned KV block", k > v ? k : v);
+    memset(nan, 0xFF, k > v ? k : v); /* NaN in every float type */
+    for (uint32_t i = 0; rc == ERR_OK && i < kv->n_slabs; i++) {
+        rc = b->copy_in(self, (char *)kv->k[i] + last * k, nan, k, e);
+        if (rc == ERR_OK && kv->v[i] != NULL)
+            rc = b->copy_in(self, (char *)kv->v[i] + last * v, nan, v, e);
+    }
+    free(nan);
+    return rc;
+}
+
+enum err_code attn_kv_poison(struct attn_kv *kv, const struct step_plan *p, void *stream,
+                             struct err *e)
+{
+    enum { AT_ONCE = 64 };
+    struct plan_copy copy[AT_ONCE];
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        for (uint32_t t = 0; t < p->n_tokens; t++) {
+            int32_t slot = p->slot_mapping[g][t];
+            if (slot < 0 || (uint32_t)slot % kv->lay.block_tokens != 0)
+                continue;
+            copy[n++] = (struct plan_copy){ (blk_id)kv->n_blocks - 1,
+                                            slot / (int32_t)kv->lay.block_tokens };
+            enum err_code rc = n == AT_ONCE ? attn_kv_copy(kv, copy, n, stream, e) : ERR_OK;
+            if (rc != ERR_OK)
+                return rc;
+            n = n == AT_ONCE ? 0 : n;
+        }
+    return attn_kv_copy(kv, copy, n, stream, e);
 }

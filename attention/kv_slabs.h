@@ -36,6 +36,14 @@ uint64_t attn_kv_bytes(const struct attn_kv *kv);
 MUST_USE enum err_code attn_kv_copy(struct attn_kv *kv, const struct plan_copy *copy,
                                     uint32_t n_copies, void *stream, struct err *e);
 
+/* Debugging: the last block of each slab, which nobody else may use, is filled with
+ * NaN; attn_kv_poison then copies it over every block whose first slot the plan
+ * stores, before anything that is queued on stream afterwards, so that what a
+ * block held before, and what was never stored, cannot be read unnoticed. */
+MUST_USE enum err_code attn_kv_poison_init(struct attn_kv *kv, struct err *e);
+MUST_USE enum err_code attn_kv_poison(struct attn_kv *kv, const struct step_plan *p,
+                                      void *stream, struct err *e);
+
 /* kv_dtype and attn_dtype name the same formats. */
 enum attn_dtype attn_dtype_of_kv(enum kv_dtype d);
 

@@ -316,6 +316,8 @@ enum err_code forward_step(struct forward *f, const struct step_plan *p, struct 
     if (b == NULL && f->order != NULL)
         TRY(step_order_apply(f->order, p, f->expand_from, &p, &f->paged, e));
     TRY(o->begin(o->self, p, b ? b->rows : 0, &f->step, e));
+    if (f->lim.poison)
+        TRY(attn_kv_poison(f->kv, p, o->stream(o->self), e));
     TRY(attn_kv_copy(f->kv, p->copy, p->n_copies, o->stream(o->self), e));
     if (b != NULL)
         TRY(o->device->graph_launch(b->graph, o->stream(o->self), e));
@@ -463,7 +465,9 @@ static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *
                                 .device_index = o->device_index };
     TRY(make_classes(f, e));
     TRY(attn_open(&f->attn, &opt, e));
-    TRY(attn_kv_create(&f->kv, f->attn, f->lay, n_blocks, e));
+    TRY(attn_kv_create(&f->kv, f->attn, f->lay, n_blocks + f->lim.poison, e));
+    if (f->lim.poison)
+        TRY(attn_kv_poison_init(f->kv, e));
     size_buffers(f->c, o->type, &f->lim, bytes);
     for (int i = 0; i < BUFFERS; i++) {
         if (bytes[i] == 0)

@@ -17,6 +17,7 @@ struct forward_limits {
     uint32_t n_blocks, max_tokens, max_rows, max_outputs;
     uint32_t max_seq_tokens; /* of the longest sequence */
     bool eager;              /* capture nothing */
+    bool poison;             /* as model_limits says */
     uint32_t expand_from;    /* MLA: tokens from which on a row that begins in a
                               * step is expanded; 0: what operation counts say,
                               * UINT32_MAX: never (tests and benchmarks) */

@@ -131,6 +131,7 @@ static struct forward_limits forward_limits_of(const struct model *m,
                                                           ? lim->max_seq_tokens
                                                           : m->info.max_model_len,
                                     .eager = lim->eager,
+                                    .poison = lim->poison,
                                     .expand_from = lim->expand_from };
 }
 

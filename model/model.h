@@ -37,6 +37,8 @@ struct model_limits {
     uint32_t max_outputs;  /* logits rows a step              */
     uint32_t max_seq_tokens; /* of one sequence; 0: max_model_len */
     bool eager;              /* capture nothing                 */
+    bool poison;             /* debugging: KV blocks hold NaN until they are stored to
+                              * (attn_kv_poison); takes one block more */
     uint32_t expand_from;    /* forward.h's: 0 but in tests     */
 };
 

@@ -431,6 +431,7 @@ static enum err_code start_model(struct engine *g, struct err *e)
         .max_outputs = g->cfg.sched.max_outputs,
         .max_seq_tokens = g->cfg.pool.max_seq_tokens,
         .eager = g->cfg.eager,
+        .poison = g->cfg.poison,
     };
 
     return model_start(g->model, &lim, e);

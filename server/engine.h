@@ -170,7 +170,7 @@ struct engine_config {
     struct model *model; /* borrowed; opened, not started */
     struct kvpool_config pool;
     struct sched_config sched;
-    bool eager;                      /* model_limits */
+    bool eager, poison;              /* model_limits */
     uint32_t n_steps;                /* recorded; 0: none */
     struct serving_metrics *metrics; /* borrowed */
     const struct srv_log *log;       /* borrowed */

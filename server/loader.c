@@ -196,6 +196,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
                                    .pool = s.pool,
                                    .sched = s.sched,
                                    .eager = srv->opt.eager,
+                                   .poison = srv->opt.poison,
                                    .n_steps = (uint32_t)srv->opt.step_history,
                                    .metrics = &srv->metrics.serving,
                                    .log = &srv->log,

@@ -68,6 +68,8 @@ static const struct opt_rule rules[] = {
       "plan a step while the one before it runs; auto: on a GPU" },
     { "num-gpu-blocks-override", OPT_COUNT, AT(n_blocks), 0, 1 << 30, "auto", "auto",
       "exact number of KV blocks" },
+    { "poison-kv-blocks", OPT_FLAG, AT(poison), 0, 0, NULL, "false",
+      "debugging: fill a KV block with NaN whenever it begins to be used" },
     { "enable-prefix-caching", OPT_FLAG, AT(prefix_caching), 0, 0, NULL, "true",
       "share computed prefixes between requests" },
     { "cache-pin-budget", OPT_REAL, AT(pin_budget), 0, 0.9, NULL, "0",

@@ -39,6 +39,7 @@ struct srv_options {
     uint64_t max_model_len, block_size, kv_bytes, n_blocks, threads;
     double gpu_share;          /* of device memory                            */
     bool eager;                /* no captured steps                           */
+    bool poison;               /* KV blocks hold NaN before they are used     */
     int overlap;               /* enum srv_overlap                            */
     bool prefix_caching;
     double pin_budget;         /* share of the KV blocks for pins             */

@@ -13,6 +13,10 @@ export const TALES = path.join(ROOT, 'deploy/models/tales-7m');
 export const QUIRED = process.env.QUIRED
     ? path.resolve(ROOT, process.env.QUIRED) : path.join(ROOT, 'build/release/quired');
 
+/* Sanitizers and ledger checks make this build many times slower: where a case's
+ * full size would take minutes, it runs smaller here and whole on the others. */
+export const SLOW_BUILD = /debug|tsan/.test(path.basename(path.dirname(QUIRED)));
+
 /* Start a daemon and wait until it is ready.
  *   args     further command line options
  *   env      further environment

@@ -407,6 +407,34 @@ TEST(latent_slabs_have_no_value)
     attn_close(a);
 }
 
+/* Blocks whose first slot a step stores turn NaN as a whole; the others stay. */
+TEST(fresh_blocks_are_poisoned)
+{
+    struct kv_layer_desc layer = { KV_FULL, 0, 2, 8, 8 };
+    struct attn_options opt = { 0 };
+    struct attn *a = NULL;
+    struct attn_kv *kv = NULL;
+    struct kv_layout lay;
+    struct err e = { 0 };
+    enum { BLOCKS = 5, FLOATS = 16 * 2 * 8 };
+    int32_t slot[] = { 16 + 7, 3 * 16, 3 * 16 + 1, -1, 0 };
+    struct step_plan plan = { .n_tokens = 5, .n_groups = 1, .slot_mapping = { slot } };
+    assert_ok(kv_layout_init(&lay, &layer, 1, 16, KV_F32, KV_F32, &e), e);
+    assert_ok(attn_open(&a, &opt, &e), e);
+    assert_ok(attn_kv_create(&kv, a, &lay, BLOCKS, &e), e);
+    assert_ok(attn_kv_poison_init(kv, &e), e);
+    assert_ok(attn_kv_poison(kv, &plan, NULL, &e), e);
+    for (int part = 0; part < 2; part++) {
+        const float *f = part ? attn_kv_value(kv, 0).data : attn_kv_key(kv, 0).data;
+        for (int i = 0; i < BLOCKS * FLOATS; i++) {
+            int b = i / FLOATS;
+            assert_int_equal(isnan(f[i]) != 0, b == 0 || b == 3 || b == BLOCKS - 1);
+        }
+    }
+    attn_kv_destroy(kv);
+    attn_close(a);
+}
+
 TEST(missing_plugin_is_named)
 {
     struct attn_plugin *p = NULL;
@@ -433,6 +461,7 @@ int main(void)
         RUN(slabs_are_lazy_and_copy_blocks),
         RUN(offsets_pass_two_to_the_31),
         RUN(latent_slabs_have_no_value),
+        RUN(fresh_blocks_are_poisoned),
         RUN(missing_plugin_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
