@@ -1,12 +1,12 @@
 /* philox.h: Philox4x32-10, a random number from a key and a counter alone.
- * Pure functions; any thread. */
+ * Pure functions, C17 and CUDA; any thread. */
 #ifndef MODEL_PHILOX_H
 #define MODEL_PHILOX_H
 
-#include <stdint.h>
+#include "attention/feature_math.h"
 
 /* Ten rounds over counter c under key k. */
-static inline void philox4x32(const uint32_t c[4], const uint32_t k[2], uint32_t out[4])
+static HD void philox4x32(const uint32_t c[4], const uint32_t k[2], uint32_t out[4])
 {
     uint32_t x0 = c[0], x1 = c[1], x2 = c[2], x3 = c[3], k0 = k[0], k1 = k[1];
     for (int i = 0; i < 10; i++) {
@@ -26,7 +26,7 @@ static inline void philox4x32(const uint32_t c[4], const uint32_t k[2], uint32_t
 }
 
 /* Uniform in [0, 1), 53 bits, for a sequence's seed and a position in it. */
-static inline double philox_unit(uint64_t seed, uint64_t position)
+static HD double philox_unit(uint64_t seed, uint64_t position)
 {
     uint32_t c[4] = { (uint32_t)position, (uint32_t)(position >> 32), 0, 0 };
     uint32_t k[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, r[4];

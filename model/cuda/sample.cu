@@ -8,6 +8,8 @@
  * so that no order of addition shows in a result.
  * See ops_cuda.h. */
 #include "model/cuda/ops_cuda.h"
+#include "model/fast_exp.h"
+#include "model/philox.h"
 
 #include <math.h>
 
@@ -18,48 +20,6 @@ enum { THREADS = 1024, WARPS = THREADS / 32, BINS = 1024, DIGIT = 10, BITS = 30 
 
 const float greedy_below = 1e-5f;
 const uint32_t in_prompt = 0x80000000u; /* a token's count: seen before the output */
-
-/* ---- scalar math, as on the host ---- */
-
-__device__ float host_exp(float x)
-{
-    const float top = 88.722839f, bottom = -87.336540f;
-    float y = x < bottom ? bottom : x;
-    y = y > top ? top : y;
-    float t = y * 1.44269504f + 12582912.0f;
-    float n = t - 12582912.0f;
-    float r = (y - n * 0.693145752f) - n * 1.42860677e-6f;
-    float p = 1.98412698e-4f;
-    p = p * r + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    int32_t i = __float_as_int(t) - 0x4B400000, half = i >> 1;
-    float a = __int_as_float((half + 127) << 23);
-    float b = __int_as_float((i - half + 127) << 23);
-    float v = p * a * b;
-    v = x < bottom ? 0.0f : v;
-    return x > top ? __int_as_float(0x7F800000) : v;
-}
-
-__device__ double philox_unit(uint64_t seed, uint64_t position)
-{
-    uint32_t x0 = (uint32_t)position, x1 = (uint32_t)(position >> 32), x2 = 0, x3 = 0;
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int i = 0; i < 10; i++) {
-        uint64_t a = (uint64_t)0xD2511F53u * x0, b = (uint64_t)0xCD9E8D57u * x2;
-        uint32_t y0 = (uint32_t)(b >> 32) ^ x1 ^ k0, y2 = (uint32_t)(a >> 32) ^ x3 ^ k1;
-        x1 = (uint32_t)b;
-        x3 = (uint32_t)a;
-        x0 = y0;
-        x2 = y2;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return (double)((uint64_t)x0 << 21 | x1 >> 11) * 0x1p-53;
-}
 
 /* ---- over the block ---- */
 
@@ -152,7 +112,7 @@ struct row {
 
 __device__ float weight(const struct row *r, uint32_t i)
 {
-    return host_exp((r->y[i] - r->top) * r->scale);
+    return fast_exp((r->y[i] - r->top) * r->scale);
 }
 
 __device__ bool kept(const struct row *r, float w, uint32_t id)
@@ -390,7 +350,7 @@ __device__ double exp_sum(struct shared *s, const float *x, uint32_t vocab, floa
         uint32_t at = k / 16 * 256 + k % 16;
         float part = 0;
         for (uint32_t i = 0; i < 16; i++, at += 16)
-            part += at < vocab ? host_exp(x[at] - top) : 0.0f;
+            part += at < vocab ? fast_exp(x[at] - top) : 0.0f;
         sum += (double)part;
     }
     return block_sum(s, sum);
