@@ -3,7 +3,7 @@
  * the daemon: no cache, no blocks, no window ring, only masks.
  *
  * A Mistral-shaped decoder of a few small layers over the bundled tokenizer.
- * `windows` gives each layer's sliding window, 0 for full attention.  Queries and
+ * `windows` gives each layer's sliding window, 0 for full attention; a model has one.  Queries and
  * keys are large, so that attention is sharp and a lost key changes tokens. */
 import fs from 'node:fs';
 import os from 'node:os';
@@ -64,10 +64,11 @@ function writeSafetensors(file, weights) {
 }
 
 /* A model directory under the system's temporary one; remove() deletes it. */
-export function makeModel({ windows = [0, 0], window, seed = 1, positions = 2048 } = {}) {
+export function makeModel({ windows = [0, 0], seed = 1, positions = 2048 } = {}) {
     const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'quire-tiny-'));
     const weights = randomWeights(seed, windows.length);
-    const sliding = window ?? windows.find((w) => w > 0);
+    const sliding = windows.find((w) => w > 0);
+    if (windows.some((w) => w > 0 && w !== sliding)) throw new Error('one window a model');
     const config = {
         architectures: ['MistralForCausalLM'], model_type: 'mistral', vocab_size: VOCAB, hidden_size: HIDDEN,
         intermediate_size: INNER, num_hidden_layers: windows.length, num_attention_heads: HEADS,
