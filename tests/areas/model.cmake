@@ -18,6 +18,11 @@ quire_test(model_conformance SOURCES conformance/model_conformance.c
 quire_test(mla_forms_test SOURCES property/mla_forms_test.c
   LIBRARIES model_driver model_fixture m LABELS property ARGS ${model_fixtures})
 
+quire_test(step_order_test SOURCES unit/step_order_test.c
+  LIBRARIES test_support model quire::cmocka LABELS unit)
+quire_test(prefill_again_test SOURCES property/prefill_again_test.c
+  LIBRARIES model_fixture model scheduler m LABELS property ARGS ${model_fixtures})
+
 # Speed, by hand.
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
 quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c bench/engine_loop.c
