@@ -286,12 +286,15 @@ void sched_each_holder(const struct sched *s,
         fn(ctx, s->run[i]->req->r.id, s->run[i]->choice, s->run[i]->sid);
 }
 
-bool sched_row_owner(const struct sched *s, const struct step_plan *plan, uint32_t row,
-                     req_id *id, uint32_t *choice)
+struct sched_row sched_plan_row(const struct sched *s, const struct step_plan *plan, uint32_t row)
 {
     assert(plan == &s->now->plan.view && row < s->now->n_rows);
-    const struct seq *q = s->now->row[row].seq;
-    *id = q->req->r.id;
-    *choice = q->choice;
-    return s->now->row[row].n == 1 && (uint32_t)plan->past_seqlens[row] >= q->req->r.n_prompt;
+    const struct row *r = &s->now->row[row];
+    const struct seq *q = r->seq;
+    return (struct sched_row){
+        .id = q->req->r.id,
+        .choice = q->choice,
+        .left = q->due > 0 ? 0 : seq_left(q), /* due: it gives a token */
+        .decodes = r->n == 1 && (uint32_t)plan->past_seqlens[row] >= q->req->r.n_prompt,
+    };
 }

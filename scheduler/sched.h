@@ -158,10 +158,14 @@ struct sched_live {
 };
 void sched_each(const struct sched *s, void (*fn)(void *ctx, const struct sched_live *r),
                 void *ctx);
-/* Whose tokens row `row` of the latest planned step computes; true when it decodes:
- * one token behind the whole prompt. */
-bool sched_row_owner(const struct sched *s, const struct step_plan *plan, uint32_t row,
-                     req_id *id, uint32_t *choice);
+/* A row of the latest planned step: whose it is, and how many of the sequence's
+ * known tokens are left to compute behind it; 0: it gives a token. */
+struct sched_row {
+    req_id id;
+    uint32_t choice, left;
+    bool decodes; /* one token, behind the whole prompt */
+};
+struct sched_row sched_plan_row(const struct sched *s, const struct step_plan *plan, uint32_t row);
 /* Sequences that hold blocks, for the block map: sid is the pool's. */
 void sched_each_holder(const struct sched *s,
                        void (*fn)(void *ctx, req_id id, uint32_t choice, seq_id sid), void *ctx);

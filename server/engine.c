@@ -310,7 +310,7 @@ static void fault(struct engine *g, const struct step_plan *plan, const struct e
     memcpy(g->fault, e->message, sizeof g->fault);
     uint64_t step = plan->step;
     sched_abort(g->sched, plan, e);
-    srv_steps_ended(g->steps, g->sched, g->pool, step, true, srv_now_us());
+    srv_steps_ended(g->steps, g->sched, step, true, srv_now_us());
 }
 
 /* Debug builds prove every plan and every ledger; a finding is a bug of ours. */
@@ -357,7 +357,7 @@ static void end_step(struct engine *g, const struct step_plan *plan)
     } else {
         g->fault[0] = '\0';
         sched_commit(g->sched, plan, out);
-        srv_steps_ended(g->steps, g->sched, g->pool, step, false, srv_now_us());
+        srv_steps_ended(g->steps, g->sched, step, false, srv_now_us());
     }
     g->progress_us = srv_now_us();
     watch_ledger(g);
@@ -383,7 +383,7 @@ static bool run_step(struct engine *g)
     enum err_code rc = ERR_OK;
 
     if (plan) {
-        srv_steps_planned(g->steps, g->sched, plan, began, srv_now_us());
+        srv_steps_planned(g->steps, g->sched, g->pool, plan, began, srv_now_us());
         prove_plan(g, plan);
         rc = model_forward(g->model, plan, &e);
         srv_steps_mark(g->steps, plan->step, STEP_LAUNCHED, srv_now_us());

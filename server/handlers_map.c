@@ -172,6 +172,7 @@ static void put_rows(struct json_out *o, const struct srv *srv, const struct srv
         admin_put(o, "request", r->id);
         admin_put(o, "past", r->past);
         admin_put(o, "tokens", r->n);
+        admin_put(o, "left", r->left);
         JSON_LIT(o, "}");
     }
     JSON_LIT(o, "]");

@@ -84,6 +84,8 @@ static const struct opt_rule rules[] = {
       "0", "most tokens of one prompt in a step; 0: the step's budget" },
     { "max-num-partial-prefills", OPT_COUNT, AT(max_partial_prefills), 1, 65536, NULL, "1",
       "prompts part-computed at once" },
+    { "look-ahead-tokens", OPT_COUNT, AT(look_ahead_tokens), 1, 1 << 20, NULL, "64",
+      "room to grow that a request should find before it starts; 1: none, preempt sooner" },
     { "scheduling-policy", OPT_CHOICE, AT(policy), 0, 0, "fcfs|priority", "fcfs",
       "order of waiting requests" },
     { "max-num-queued-reqs", OPT_COUNT, AT(max_queued_reqs), 1, 1 << 20, NULL, "1024",

@@ -47,7 +47,7 @@ struct srv_options {
     int generation_config;     /* 0: the model's defaults, 1: none            */
 
     uint64_t max_num_seqs, max_num_batched_tokens, long_prefill_threshold;
-    uint64_t max_partial_prefills, max_queued_reqs, max_queued_tokens, itl_target_ms;
+    uint64_t max_partial_prefills, look_ahead_tokens, max_queued_reqs, max_queued_tokens, itl_target_ms;
     int policy;                /* enum sched_policy                           */
 
     uint64_t max_logprobs, stream_interval, seed;

@@ -58,8 +58,8 @@ static struct srv_step *find(const struct srv_steps *t, uint64_t step)
     return r != NULL && r->step == step && step > 0 ? r : NULL;
 }
 
-void srv_steps_planned(struct srv_steps *t, const struct sched *s, const struct step_plan *plan,
-                       uint64_t began_us, uint64_t now_us)
+void srv_steps_planned(struct srv_steps *t, const struct sched *s, const struct kvpool *p,
+                       const struct step_plan *plan, uint64_t began_us, uint64_t now_us)
 {
     struct sched_stats st;
 
@@ -77,17 +77,22 @@ void srv_steps_planned(struct srv_steps *t, const struct sched *s, const struct 
                             .n_copies = plan->n_copies,
                             .max_kv_len = plan->max_kv_len,
                             .n_preempted = (uint32_t)(st.preemptions - t->preempted),
+                            .n_idle_blocks = kvpool_idle(p),
                             .n_running = st.n_running,
                             .n_waiting = st.n_waiting,
                             .first_row = t->n_rows };
     t->preempted = st.preemptions;
     t->last = plan->step;
     for (uint32_t i = 0; i < plan->n_rows; i++) {
-        struct srv_step_row *row = &t->row[t->n_rows++ % t->cap_rows];
-        row->past = (uint32_t)plan->past_seqlens[i];
-        row->n = (uint32_t)(plan->cu_seqlens[i + 1] - plan->cu_seqlens[i]);
-        bool decodes = sched_row_owner(s, plan, i, &row->id, &row->choice);
-        r->n_decodes += decodes;
+        struct sched_row row = sched_plan_row(s, plan, i);
+        t->row[t->n_rows++ % t->cap_rows] = (struct srv_step_row){
+            .id = row.id,
+            .choice = row.choice,
+            .past = (uint32_t)plan->past_seqlens[i],
+            .n = (uint32_t)(plan->cu_seqlens[i + 1] - plan->cu_seqlens[i]),
+            .left = row.left,
+        };
+        r->n_decodes += row.decodes;
     }
 }
 
@@ -101,8 +106,8 @@ void srv_steps_mark(struct srv_steps *t, uint64_t step, enum srv_step_state stat
     *(state == STEP_LAUNCHED ? &r->launched_us : &r->collected_us) = now_us;
 }
 
-void srv_steps_ended(struct srv_steps *t, const struct sched *s, const struct kvpool *p,
-                     uint64_t step, bool failed, uint64_t now_us)
+void srv_steps_ended(struct srv_steps *t, const struct sched *s, uint64_t step, bool failed,
+                     uint64_t now_us)
 {
     struct srv_step *r = find(t, step);
     struct sched_stats st;
@@ -118,7 +123,6 @@ void srv_steps_ended(struct srv_steps *t, const struct sched *s, const struct kv
     }
     r->n_running = st.n_running;
     r->n_waiting = st.n_waiting;
-    r->n_idle_blocks = kvpool_idle(p);
 }
 
 static bool has_rows(const struct srv_steps *t, const struct srv_step *r)

@@ -246,6 +246,7 @@ test('the last steps are on record', () => withDaemon(
         assert.deepEqual(steps.map((s) => s.tokens), [32, 32, 6, 1, 1, 1, 1]); /* chunks, then tokens */
         assert.deepEqual(steps.map((s) => s.decode_rows), [0, 0, 0, 1, 1, 1, 1]);
         assert.deepEqual(steps.map((s) => s.rows_detail.map((r) => r.past)), [[0], [32], [64], [70], [71], [72], [73]]);
+        assert.deepEqual(steps.map((s) => s.rows_detail[0].left), [38, 6, 0, 0, 0, 0, 0]);
         for (const s of steps) {
             assert.equal(s.state, 'done');
             assert.equal(s.rows, 1);

@@ -66,7 +66,7 @@ static bool step(struct world *w, bool fails)
     if (plan == NULL)
         return false;
     uint64_t n = plan->step;
-    srv_steps_planned(w->steps, w->sched, plan, began, now_us(w));
+    srv_steps_planned(w->steps, w->sched, w->pool, plan, began, now_us(w));
     srv_steps_mark(w->steps, n, STEP_LAUNCHED, now_us(w));
     srv_steps_mark(w->steps, n, STEP_COLLECTED, now_us(w));
     if (fails) {
@@ -75,7 +75,7 @@ static bool step(struct world *w, bool fails)
     } else {
         sched_commit(w->sched, plan, out);
     }
-    srv_steps_ended(w->steps, w->sched, w->pool, n, fails, now_us(w));
+    srv_steps_ended(w->steps, w->sched, n, fails, now_us(w));
     return true;
 }
 
@@ -99,6 +99,7 @@ TEST(a_step_is_told_as_it_was)
     assert_int_equal(c.step[0].n_decodes, 0);
     assert_int_equal(c.step[0].n_rows, 2);
     assert_int_equal(c.step[1].n_decodes, 2);
+    assert_int_equal(c.step[0].n_idle_blocks, 396); /* two blocks each */
     assert_int_equal(c.step[1].n_finished[FINISH_LENGTH], 1);
     assert_int_equal(c.step[2].n_finished[FINISH_LENGTH], 1);
     assert_int_equal(c.step[2].n_running, 0);
@@ -107,6 +108,7 @@ TEST(a_step_is_told_as_it_was)
     assert_int_equal(r[0].id + r[1].id, 15);
     assert_int_equal(r[0].past, 20);
     assert_int_equal(r[0].n, 1);
+    assert_int_equal(r[0].left, 0);
     for (uint32_t i = 0; i < 3; i++) {
         const struct srv_step *s = &c.step[i];
         assert_int_equal(s->state, STEP_DONE);
@@ -146,7 +148,7 @@ TEST(the_oldest_go_first)
     }
     srv_steps_copy_fini(&c);
     srv_steps_mark(w.steps, 3, STEP_LAUNCHED, 1); /* long gone: no harm */
-    srv_steps_ended(w.steps, w.sched, w.pool, 0, false, 1);
+    srv_steps_ended(w.steps, w.sched, 0, false, 1);
     close_world(&w);
 }
 
