@@ -7,10 +7,11 @@ import { complete, cachedTokens, promptOf } from './requests.mjs';
 import { makeModel, Reference, surePrompt } from './tiny.mjs';
 
 const model = makeModel({ windows: [0, 0], seed: 31 });
-process.on('exit', () => model.remove());
+const deep = makeModel({ windows: [0, 0, 0, 0], seed: 32 }); /* takes its time over a prompt */
+process.on('exit', () => { model.remove(); deep.remove(); });
 
-async function withDaemon(args, body) {
-    const daemon = await start({ model: model.dir, args: ['--dtype', 'float32', '--poison-kv-blocks', ...args] });
+async function withDaemon(args, body, { dir } = model) {
+    const daemon = await start({ model: dir, args: ['--dtype', 'float32', '--poison-kv-blocks', ...args] });
     try {
         await body(daemon);
         await idle(daemon);
@@ -102,8 +103,8 @@ test('PC-11: nobody learns from the time what another one sent', () => withDaemo
         if (SLOW_BUILD) return;
         const told = auc(cold, probe), control = auc(cold, hit);
         assert.ok(told <= 0.6, `probes against cold: AUC ${told.toFixed(3)}`);
-        assert.ok(control > 0.9, `hits against cold: AUC ${control.toFixed(3)}`); /* the clock would show it */
-    }));
+        assert.ok(control > 0.75, `hits against cold: AUC ${control.toFixed(3)}`); /* the clock would show it */
+    }, deep));
 
 test('PC-12: no answer carries another request\'s text', () => withDaemon(
     ['--num-gpu-blocks-override', '12', '--max-num-seqs', '2'], async (daemon) => { /* holds three */
