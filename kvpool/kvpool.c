@@ -7,28 +7,13 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { MAX_SEQS = 65535, MAX_SEQ_TOKENS = 1 << 30, LEAST_TOKENS = 256 };
-
-/* ---- memory ---------------------------------------------------------------------- */
-
-enum { HUGE_PAGE = 2 << 20 };
-
-void *kvpool_array(size_t n, size_t size)
-{
-    size_t bytes = n * size;
-    if (bytes < 4 * HUGE_PAGE)
-        return calloc(n, size);
-    void *a = NULL;
-    if (posix_memalign(&a, HUGE_PAGE, bytes) != 0)
-        return NULL;
-#ifdef MADV_HUGEPAGE
-    madvise(a, bytes, MADV_HUGEPAGE); /* a hint: failure costs only speed */
-#endif
-    memset(a, 0, bytes);
-    return a;
-}
+enum {
+    MAX_SEQS = 65535,
+    MAX_SEQ_TOKENS = 1 << 30,
+    LEAST_TOKENS = 256,
+    TOGETHER = 16 /* blocks whose memory is fetched at once */
+};
 
 /* ---- create and destroy ------------------------------------------------------- */
 
@@ -65,7 +50,7 @@ static void init_blocks(struct kvpool *p)
 {
     kvpool_lists_init(p);
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
-        p->blk[b] = (struct blk){ .node = NIL, .state = BLK_FREE };
+        *kvpool_blk(p, b) = (struct blk){ .node = NIL, .state = BLK_FREE };
         kvpool_list_append(p, &p->free, b);
     }
     p->seq_free = p->pin_free = NIL;
@@ -80,17 +65,16 @@ static enum err_code alloc_arrays(struct kvpool *p, struct err *e)
 {
     const struct kvpool_config *c = &p->cfg;
     p->cap_copies = c->max_seqs * p->n_groups;
-    p->blk = kvpool_array(c->n_blocks, sizeof *p->blk);
-    p->queue = kvpool_array(c->n_blocks, sizeof *p->queue);
     p->seq = calloc(p->n_slots, sizeof *p->seq);
     p->copy = malloc((size_t)p->cap_copies * sizeof *p->copy);
     p->copy_out = malloc((size_t)p->cap_copies * sizeof *p->copy_out);
     p->path = malloc((size_t)p->max_cols * sizeof *p->path);
     p->scratch = malloc((size_t)c->n_blocks * 3 * sizeof *p->scratch);
-    if (p->blk == NULL || p->queue == NULL || p->seq == NULL || p->copy == NULL ||
-        p->copy_out == NULL || p->path == NULL || p->scratch == NULL)
-        return err_nomem(e, "KV block ledger", (unsigned long long)c->n_blocks * sizeof *p->blk);
-    return kvpool_prefix_init(p, e);
+    if (p->seq == NULL || p->copy == NULL || p->copy_out == NULL || p->path == NULL ||
+        p->scratch == NULL)
+        return err_nomem(e, "KV block ledger",
+                         (unsigned long long)c->n_blocks * sizeof *p->scratch);
+    return kvpool_nodes_init(p, e);
 }
 
 enum err_code kvpool_create(struct kvpool **out, const struct kv_layout *lay,
@@ -131,9 +115,7 @@ void kvpool_destroy(struct kvpool *p)
         free(p->seq[s].tokens);
         free(p->seq[s].table);
     }
-    kvpool_prefix_fini(p);
-    free(p->blk);
-    free(p->queue);
+    kvpool_nodes_fini(p);
     free(p->seq);
     free(p->copy);
     free(p->copy_out);
@@ -223,6 +205,7 @@ void kvpool_seq_hold(struct kvpool *p, struct seq *s, const struct prefix_hit *h
     s->n_computed = k << p->shift;
     s->n_published = k;
     s->node = hit->node;
+    s->line = hit->line;
     s->chain = hit->chain;
     if (k > 0)
         kvpool_node(p, hit->node)->refs++;
@@ -239,16 +222,29 @@ void kvpool_seq_hold(struct kvpool *p, struct seq *s, const struct prefix_hit *h
     }
 }
 
+/* The blocks of columns from..end - 1 are about to be dropped. */
+static void fetch_columns(const struct kvpool *p, const struct seq *s, uint32_t from, uint32_t end)
+{
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        for (uint32_t i = from; i < end; i++)
+            if (i >= s->first[g] && kvpool_row(p, s, g)[i] != BLK_NONE)
+                __builtin_prefetch(kvpool_blk(p, kvpool_row(p, s, g)[i]), 1);
+}
+
 void kvpool_seq_release(struct kvpool *p, seq_id id, uint32_t *to)
 {
     struct seq *s = kvpool_seq(p, id);
     kvpool_seq_drop_sources(p, s);
-    for (uint32_t i = kvpool_cols(p, s->n_computed + s->n_reserved); i-- > 0;)
+    uint32_t end = kvpool_cols(p, s->n_computed + s->n_reserved);
+    for (uint32_t i = end; i-- > 0;) {
+        if ((end - 1 - i) % TOGETHER == 0)
+            fetch_columns(p, s, i + 1 > TOGETHER ? i + 1 - TOGETHER : 0, i + 1);
         for (uint32_t g = 0; g < p->n_groups; g++)
             if (i >= s->first[g] && kvpool_row(p, s, g)[i] != BLK_NONE)
                 kvpool_blk_drop(p, kvpool_row(p, s, g)[i], false);
+    }
     if (s->node != NIL)
-        kvpool_prefix_leave(p, s->node);
+        kvpool_node_leave(p, s->node);
     s->open = false;
     s->next = *to;
     *to = id;
@@ -379,9 +375,9 @@ uint32_t kvpool_gain(const struct kvpool *p, seq_id id)
     for (uint32_t g = 0; g < p->n_groups; g++) {
         const blk_id *row = kvpool_row(p, s, g);
         for (uint32_t i = s->first[g]; i < n_cols; i++)
-            n += row[i] != BLK_NONE && p->blk[row[i]].ref == 1;
+            n += row[i] != BLK_NONE && kvpool_blk(p, row[i])->ref == 1;
         if (s->source[g] != BLK_NONE)
-            n += p->blk[s->source[g]].ref == 1;
+            n += kvpool_blk(p, s->source[g])->ref == 1;
     }
     return n;
 }

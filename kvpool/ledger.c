@@ -22,7 +22,7 @@ struct audit {
 };
 
 #define BAD      0x80000000u
-#define REF_BITS 0xffffffu
+#define REF_BITS 0x7ffffu
 
 /* Record one violation; the first one's words are reported.  b < 0: no block. */
 static void PRINTF_LIKE(4, 5)
@@ -73,9 +73,9 @@ static void count_tables(struct audit *a)
                               g, i, row[i], p->cfg.n_blocks - 1);
                 } else {
                     a->ref[row[i]]++;
-                    if (p->blk[row[i]].group != g)
+                    if (kvpool_blk(p, row[i])->group != g)
                         violation(a, 8, row[i], "block %d in a row of group %u belongs to group %u",
-                                  row[i], g, p->blk[row[i]].group);
+                                  row[i], g, kvpool_blk(p, row[i])->group);
                 }
             }
             if (in_pool(p, s->source[g])) {
@@ -102,7 +102,7 @@ static void check_blocks(struct audit *a)
     struct kvpool *p = a->p;
     uint32_t n[5] = { 0 }, held[KV_GROUPS] = { 0 };
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
-        const struct blk *k = &p->blk[b];
+        const struct blk *k = kvpool_blk(p, b);
         if (k->ref != a->ref[b])
             violation(a, 1, b, "block %u has ref %u: tables name it %u times", b, k->ref,
                       a->ref[b]);
@@ -138,35 +138,71 @@ static void check_blocks(struct audit *a)
                   (unsigned long long)sum, p->cfg.n_blocks);
 }
 
-/* (2), (9): a list holds its state's blocks, each once, oldest first. */
+/* (2), (9): b, which a list leads to from `before`, is there once and in its
+ * place; in eviction order it was last used no sooner than `older`.  False: the
+ * list cannot be followed. */
+static bool check_member(struct audit *a, uint32_t b, uint32_t before, uint32_t older,
+                         enum blk_state state, const char *name)
+{
+    struct kvpool *p = a->p;
+    if (b >= p->cfg.n_blocks || a->mark[b] != 0) {
+        violation(a, 9, b < p->cfg.n_blocks ? (int64_t)b : -1,
+                  "the %s list leads to block %u twice or out of the pool", name, b);
+        return false;
+    }
+    const struct blk *k = kvpool_blk(p, b);
+    a->mark[b] = 1;
+    if (k->state != state)
+        violation(a, 9, b, "block %u in the %s list is in state %u: expected %u", b, name, k->state,
+                  (unsigned)state);
+    if (k->prev != before)
+        violation(a, 9, b, "block %u in the %s list follows %u: it says %u", b, name, before,
+                  k->prev);
+    if (state != BLK_FREE && older != NIL && kvpool_blk(p, older)->step > k->step)
+        violation(a, 9, b, "block %u in the %s list was used at step %llu: after one of step %llu",
+                  b, name, (unsigned long long)k->step,
+                  (unsigned long long)kvpool_blk(p, older)->step);
+    return true;
+}
+
 static void check_list(struct audit *a, const struct blk_list *l, enum blk_state state,
                        const char *name)
 {
-    struct kvpool *p = a->p;
     uint32_t n = 0, before = NIL;
-    for (uint32_t b = l->head; b != NIL; before = b, b = p->blk[b].next) {
-        if (b >= p->cfg.n_blocks || n == p->cfg.n_blocks || a->mark[b] != 0) {
-            violation(a, 9, b < p->cfg.n_blocks ? (int64_t)b : -1,
-                      "the %s list leads to block %u twice or out of the pool", name, b);
+    for (uint32_t b = l->head; b != NIL; before = b, b = kvpool_blk(a->p, b)->next, n++)
+        if (!check_member(a, b, before, before, state, name))
             return;
-        }
-        const struct blk *k = &p->blk[b];
-        a->mark[b] = 1;
-        n++;
-        if (k->state != state)
-            violation(a, 9, b, "block %u in the %s list is in state %u: expected %u", b, name,
-                      k->state, (unsigned)state);
-        if (p->blk[b].prev != before)
-            violation(a, 9, b, "block %u in the %s list follows %u: it says %u", b, name, before,
-                      p->blk[b].prev);
-        if (state != BLK_FREE && before != NIL && p->blk[before].step > k->step)
-            violation(a, 9, b,
-                      "block %u in the %s list was used at step %llu: after one of step %llu", b,
-                      name, (unsigned long long)k->step, (unsigned long long)p->blk[before].step);
-    }
     if (n != l->n || l->tail != before)
         violation(a, 9, -1, "the %s list has %u blocks ending in %u: ledger has %u and %u", name, n,
                   before, l->n, l->tail);
+}
+
+/* The cached blocks of one rank. */
+static void check_rank(struct audit *a, uint32_t rank)
+{
+    const struct kvpool *p = a->p;
+    const struct lru *l = &p->cached[rank];
+    struct lru_walk w;
+    uint32_t n = 0, before = NIL, last[LANES];
+    memset(last, 0xff, sizeof last);
+    kvpool_walk_start(&w, p, rank);
+    for (uint32_t b; (b = kvpool_walk_next(&w, p)) != NIL; before = last[w.lane] = b, n++) {
+        if (!check_member(a, b, last[w.lane], before, BLK_CACHED, "cached"))
+            return;
+        const struct blk *k = kvpool_blk(p, b);
+        if (k->rank != rank || k->lane != w.lane)
+            violation(a, 9, b, "block %u of rank %u and lane %u is in rank %u, lane %u", b, k->rank,
+                      k->lane, rank, w.lane);
+        if (w.when > l->last[w.lane])
+            violation(a, 9, b, "block %u was cached as number %llu: the last of its lane as %llu",
+                      b, (unsigned long long)w.when, (unsigned long long)l->last[w.lane]);
+    }
+    for (uint32_t i = 0; i < LANES; i++)
+        if (l->tail[i] != last[i])
+            violation(a, 9, -1, "lane %u of rank %u ends in block %u: ledger has %u", i, rank,
+                      last[i], l->tail[i]);
+    if (n != l->n)
+        violation(a, 9, -1, "%u cached blocks of rank %u: ledger has %u", n, rank, l->n);
 }
 
 static void check_lists(struct audit *a)
@@ -176,74 +212,102 @@ static void check_lists(struct audit *a)
     check_list(a, &p->free, BLK_FREE, "free");
     uint32_t n_cached = 0;
     for (uint32_t r = 0; r < KVPOOL_RANKS; r++) {
-        check_list(a, &p->cached[r], BLK_CACHED, "cached");
+        check_rank(a, r);
         n_cached += p->cached[r].n;
-        for (uint32_t b = p->cached[r].head; b < p->cfg.n_blocks && a->mark[b] == 1;
-             b = p->blk[b].next) {
-            a->mark[b] = 2;
-            if (p->blk[b].rank != r)
-                violation(a, 9, b, "block %u of rank %u is in the list of rank %u", b,
-                          p->blk[b].rank, r);
-        }
     }
     if (n_cached != p->n_cached)
         violation(a, 9, -1, "%u cached blocks in all lists: ledger has %u", n_cached, p->n_cached);
     check_list(a, &p->resting, BLK_RESTING, "resting");
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++)
-        if (a->mark[b] == 0 && p->blk[b].state <= BLK_RESTING)
-            violation(a, 9, b, "block %u in state %u is in no list", b, p->blk[b].state);
+        if (a->mark[b] == 0 && kvpool_blk(p, b)->state <= BLK_RESTING)
+            violation(a, 9, b, "block %u in state %u is in no list", b, kvpool_blk(p, b)->state);
 }
 
 static bool names(const struct kvpool *p, uint32_t node, uint32_t g, uint32_t b)
 {
-    return node < p->n_nodes && kvpool_node(p, node)->n_resident != NIL && g < p->n_groups &&
+    return node < p->n_nodes && kvpool_node(p, node)->in_use && g < p->n_groups &&
            kvpool_node_blocks(p, node)[g] == (blk_id)b;
+}
+
+/* (6): node n, in use, agrees with its blocks and lies in the index. */
+static void check_node(struct audit *a, uint32_t n)
+{
+    struct kvpool *p = a->p;
+    uint32_t n_here = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        blk_id b = kvpool_node_blocks(p, n)[g];
+        if (b == BLK_NONE)
+            continue;
+        n_here++;
+        if (!in_pool(p, b) || kvpool_blk(p, b)->node != n)
+            violation(a, 6, b, "node %u names block %d of group %u: block does not agree", n, b, g);
+    }
+    if (n_here != kvpool_node(p, n)->n_resident)
+        violation(a, 6, -1, "node %u has %u resident blocks: it says %u", n, n_here,
+                  kvpool_node(p, n)->n_resident);
+    if (!kvpool_index_has(p, n))
+        violation(a, 6, -1, "node %u is not in the index where it says", n);
+}
+
+/* (6): the index has nothing but the nodes in use, and every other number can
+ * be had. */
+static void check_lines(struct audit *a)
+{
+    struct kvpool *p = a->p;
+    uint32_t n_linked = 0, n_away = 0, n_say_away = 0, n_used = 0, n_stacked = 0;
+    for (uint32_t i = 0; i <= p->line_mask; i++) {
+        const struct line *l = &p->line[i];
+        n_away += l->n_away;
+        n_linked += (uint32_t)__builtin_popcountll(l->used);
+        for (uint32_t n = l->chain; n < p->n_nodes && n_linked <= p->n_nodes;
+             n = kvpool_node(p, n)->next)
+            n_linked++;
+    }
+    for (uint32_t n = 0; n < p->n_nodes; n++) {
+        const struct node *d = kvpool_node(p, n);
+        n_used += d->in_use;
+        n_stacked += d->stacked;
+        n_say_away += d->in_use && d->way >= OWN;
+        if (!d->in_use && !d->stacked)
+            violation(a, 6, -1, "node %u is not in use, but can never be again", n);
+    }
+    if (n_used != p->n_nodes - p->n_nodes_unused)
+        violation(a, 6, -1, "%u nodes are in use: ledger has %u", n_used,
+                  p->n_nodes - p->n_nodes_unused);
+    if (n_stacked != p->n_stacked)
+        violation(a, 6, -1, "%u nodes are stacked: ledger has %u", n_stacked, p->n_stacked);
+    if (n_linked != n_used || n_away != n_say_away)
+        violation(a, 6, -1, "the index has %u nodes, %u away from their line: %u and %u are",
+                  n_linked, n_away, n_used, n_say_away);
 }
 
 /* (6): blocks and nodes name each other; nodes are counted by who needs them. */
 static void check_index(struct audit *a)
 {
     struct kvpool *p = a->p;
-    uint32_t *refs = p->node_scratch, n_linked = 0;
+    uint32_t *refs = p->node_scratch;
     memset(refs, 0, p->n_nodes * sizeof *refs);
-    for (uint32_t b = 0; b < p->cfg.n_blocks; b++)
-        if (p->blk[b].node != NIL && !names(p, p->blk[b].node, p->blk[b].group, b))
+    for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
+        const struct blk *k = kvpool_blk(p, b);
+        if (k->node != NIL && !names(p, k->node, k->group, b))
             violation(a, 6, b, "block %u says it is published under node %u: node does not name it",
-                      b, p->blk[b].node);
-    for (uint32_t n = 0; n < p->n_nodes; n++) {
-        if (kvpool_node(p, n)->n_resident == NIL)
-            continue;
-        uint32_t n_here = 0;
-        for (uint32_t g = 0; g < p->n_groups; g++) {
-            blk_id b = kvpool_node_blocks(p, n)[g];
-            if (b == BLK_NONE)
-                continue;
-            n_here++;
-            if (!in_pool(p, b) || p->blk[b].node != n)
-                violation(a, 6, b, "node %u names block %d of group %u: block does not agree", n, b,
-                          g);
-        }
-        if (n_here != kvpool_node(p, n)->n_resident)
-            violation(a, 6, -1, "node %u has %u resident blocks: it says %u", n, n_here,
-                      kvpool_node(p, n)->n_resident);
-        if (kvpool_node(p, n)->parent != NIL)
-            refs[kvpool_node(p, n)->parent]++;
+                      b, k->node);
     }
+    for (uint32_t n = 0; n < p->n_nodes; n++)
+        if (kvpool_node(p, n)->in_use) {
+            check_node(a, n);
+            if (kvpool_node(p, n)->parent != NIL)
+                refs[kvpool_node(p, n)->parent]++;
+        }
     for (uint32_t id = 0; id < p->n_slots; id++)
         if (p->seq[id].open && p->seq[id].node != NIL)
             refs[p->seq[id].node]++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        if (kvpool_node(p, n)->n_resident != NIL &&
+        if (kvpool_node(p, n)->in_use &&
             (kvpool_node(p, n)->refs != refs[n] || refs[n] + kvpool_node(p, n)->n_resident == 0))
             violation(a, 6, -1, "node %u has %u references, %u counted", n, kvpool_node(p, n)->refs,
                       refs[n]);
-    for (uint32_t i = 0; i <= p->bucket_mask; i++)
-        for (uint32_t n = p->bucket[i]; n < p->n_nodes && n_linked <= p->n_nodes;
-             n = kvpool_node(p, n)->next)
-            n_linked++;
-    if (n_linked != p->n_nodes - p->n_nodes_unused)
-        violation(a, 6, -1, "the index reaches %u nodes: %u are in use", n_linked,
-                  p->n_nodes - p->n_nodes_unused);
+    check_lines(a);
 }
 
 /* (5): what s has published is its own text, and the unlimited groups' rows are
@@ -263,7 +327,7 @@ static void check_published(struct audit *a, uint32_t id)
         for (uint32_t g = 0; g < p->n_groups; g++) {
             blk_id mine = kvpool_row(p, s, g)[i];
             if (p->lay.group[g].window == 0 && mine != kvpool_node_blocks(p, n)[g] &&
-                in_pool(p, mine) && !p->blk[mine].doomed)
+                in_pool(p, mine) && !kvpool_blk(p, mine)->doomed)
                 violation(a, 5, mine, "sequence %u group %u column %u is block %d: published is %d",
                           id, g, i, mine, kvpool_node_blocks(p, n)[g]);
         }
@@ -287,7 +351,7 @@ static bool mark_writers(struct audit *a)
                 blk_id b = kvpool_row(p, s, g)[i];
                 if (!in_pool(p, b))
                     continue;
-                if (p->blk[b].node != NIL)
+                if (kvpool_blk(p, b)->node != NIL)
                     violation(a, 4, b, "sequence %u will write to block %d: it is published", id,
                               b);
                 if (a->mark[b] != 0)
@@ -345,12 +409,12 @@ static void repair_tables(struct audit *a)
         for (uint32_t g = 0; g < p->n_groups; g++)
             for (uint32_t i = 0; i < n_cols; i++) {
                 blk_id *b = &kvpool_row(p, s, g)[i];
-                if (i >= s->first[g] && (!in_pool(p, *b) || p->blk[*b].doomed))
+                if (i >= s->first[g] && (!in_pool(p, *b) || kvpool_blk(p, *b)->doomed))
                     s->damaged = true;
                 if (i < s->first[g] || !in_pool(p, *b))
                     *b = BLK_NONE;
                 else
-                    p->blk[*b].group = (uint8_t)g;
+                    kvpool_blk(p, *b)->group = (uint8_t)g;
             }
     }
 }
@@ -361,62 +425,79 @@ static void repair_index(struct audit *a)
 {
     struct kvpool *p = a->p;
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
-        struct blk *k = &p->blk[b];
+        struct blk *k = kvpool_blk(p, b);
         if (k->node != NIL && (k->doomed || !names(p, k->node, k->group, b)))
             k->node = NIL;
     }
-    memset(p->bucket, 0xff, ((size_t)p->bucket_mask + 1) * sizeof *p->bucket);
+    kvpool_index_clear(p);
+    p->n_nodes_unused = p->n_stacked = 0;
     for (uint32_t n = 0; n < p->n_nodes; n++) {
         struct node *d = kvpool_node(p, n);
-        if (d->n_resident == NIL)
+        d->stacked = false;
+        if (!d->in_use) {
+            kvpool_node_stack(p, n);
             continue;
-        d->n_resident = d->refs = 0;
+        }
+        d->n_resident = 0;
+        d->refs = 0;
         for (uint32_t g = 0; g < p->n_groups; g++) {
-            blk_id *b = &kvpool_node_blocks(p, n)[g];
-            if (!in_pool(p, *b) || p->blk[*b].node != n || p->blk[*b].group != g)
+            blk_id *b = &d->block[g];
+            if (!in_pool(p, *b) || kvpool_blk(p, *b)->node != n || kvpool_blk(p, *b)->group != g)
                 *b = BLK_NONE;
             d->n_resident += *b != BLK_NONE;
         }
-        d->next = p->bucket[d->key.lo & p->bucket_mask];
-        p->bucket[d->key.lo & p->bucket_mask] = n;
+        kvpool_index_put(p, n);
     }
-    p->n_nodes_unused = 0;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        if (kvpool_node(p, n)->n_resident == NIL)
-            p->node_stack[p->n_nodes_unused++] = n;
-        else if (kvpool_node(p, n)->parent != NIL)
+        if (kvpool_node(p, n)->in_use && kvpool_node(p, n)->parent != NIL)
             kvpool_node(p, kvpool_node(p, n)->parent)->refs++;
     for (uint32_t id = 0; id < p->n_slots; id++)
         if (p->seq[id].open && p->seq[id].node != NIL)
             kvpool_node(p, p->seq[id].node)->refs++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        kvpool_prefix_tidy(p, n);
+        kvpool_node_tidy(p, n);
+}
+
+/* Append b to order[] unless it was seen; false: it was, or is none. */
+static bool follow_one(struct audit *a, uint32_t b, uint32_t *order, uint32_t *n)
+{
+    if (b >= a->p->cfg.n_blocks || a->ref[b] >= BAD)
+        return false;
+    a->ref[b] |= BAD; /* seen */
+    order[(*n)++] = b;
+    return true;
 }
 
 /* The old lists' order as far as they can be followed, into order[]. */
-static uint32_t follow(struct audit *a, const struct blk_list *l, uint32_t *order, uint32_t n)
+static void follow(struct audit *a, const struct blk_list *l, uint32_t *order, uint32_t *n)
 {
-    for (uint32_t b = l->head; b != NIL && b < a->p->cfg.n_blocks && a->ref[b] < BAD;
-         b = a->p->blk[b].next) {
-        a->ref[b] |= BAD; /* seen */
-        order[n++] = b;
-    }
-    return n;
+    for (uint32_t b = l->head; follow_one(a, b, order, n);)
+        b = kvpool_blk(a->p, b)->next;
+}
+
+static void follow_rank(struct audit *a, uint32_t rank, uint32_t *order, uint32_t *n)
+{
+    struct lru_walk w;
+    kvpool_walk_start(&w, a->p, rank);
+    for (uint32_t b; (b = kvpool_walk_next(&w, a->p)) != NIL;)
+        if (!follow_one(a, b, order, n))
+            w.at[w.lane] = NIL;
 }
 
 static void repair_blocks(struct audit *a)
 {
     struct kvpool *p = a->p;
     uint32_t *order = a->mark, n = 0;
-    uint32_t end = n = follow(a, &p->resting, order, n);
+    follow(a, &p->resting, order, &n);
+    uint32_t end = n;
     for (uint32_t r = 0; r < KVPOOL_RANKS; r++)
-        n = follow(a, &p->cached[r], order, n);
-    n = follow(a, &p->free, order, n);
+        follow_rank(a, r, order, &n);
+    follow(a, &p->free, order, &n);
     kvpool_lists_init(p);
     p->n_held = p->n_quarantined = 0;
     memset(p->group_held, 0, sizeof p->group_held);
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
-        struct blk *k = &p->blk[b];
+        struct blk *k = kvpool_blk(p, b);
         bool listed = a->ref[b] >= BAD;
         k->ref = a->ref[b] & REF_BITS;
         k->sources = (uint16_t)(a->source[b] & ~BAD);
@@ -434,15 +515,15 @@ static void repair_blocks(struct audit *a)
     uint64_t step = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t b = order[i];
-        if (p->blk[b].state != BLK_FREE)
+        if (kvpool_blk(p, b)->state != BLK_FREE)
             continue;
-        if (i == end || (i > end && p->blk[b].rank != p->blk[order[i - 1]].rank))
+        if (i == end || (i > end && kvpool_blk(p, b)->rank != kvpool_blk(p, order[i - 1])->rank))
             step = 0; /* dates rise along a list, up to now */
-        step = p->blk[b].step > step ? p->blk[b].step : step;
+        step = kvpool_blk(p, b)->step > step ? kvpool_blk(p, b)->step : step;
         step = step < p->launched ? step : p->launched;
-        p->blk[b].step = step;
+        kvpool_blk(p, b)->step = step;
         if (i < end) {
-            p->blk[b].state = BLK_RESTING;
+            kvpool_blk(p, b)->state = BLK_RESTING;
             kvpool_list_append(p, &p->resting, b);
         } else {
             kvpool_blk_settle(p, (blk_id)b);
@@ -475,7 +556,7 @@ enum err_code kvpool_check(struct kvpool *p, struct err *e)
         return ERR_OK;
     p->count.violations += a.n_violations;
     for (uint32_t b = 0; b < n; b++)
-        p->blk[b].doomed |= (a.source[b] & BAD) != 0;
+        kvpool_blk(p, b)->doomed |= (a.source[b] & BAD) != 0;
     p->n_pinned = count_pinned(p);
     repair_tables(&a);
     repair_index(&a);
@@ -509,9 +590,8 @@ void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out)
         .n_pins = p->n_pins,
         .n_pinned = p->n_pinned,
     };
-    for (uint32_t r = KVPOOL_RANKS; r-- > 0;)
-        if (p->cached[r].head != NIL)
-            out->oldest_cached_step = p->blk[p->cached[r].head].step;
+    if (p->n_cached > 0)
+        out->oldest_cached_step = kvpool_blk(p, kvpool_oldest(p))->step;
     for (uint32_t g = 0; g < p->n_groups; g++)
         out->group_held[g] = p->group_held[g];
     for (uint32_t id = 0; id < p->cfg.max_seqs; id++) {

@@ -22,7 +22,7 @@ static struct kvpool_block *on_page(const struct page *g, uint32_t b)
 
 static struct kvpool_block describe(const struct kvpool *p, uint32_t b)
 {
-    const struct blk *k = &p->blk[b];
+    const struct blk *k = kvpool_blk(p, b);
     struct kvpool_block out = { .state = (enum kvpool_state)k->state,
                                 .rank = (uint8_t)k->rank,
                                 .group = k->group,
@@ -31,22 +31,31 @@ static struct kvpool_block describe(const struct kvpool *p, uint32_t b)
                                 .evict_order = UINT32_MAX,
                                 .age_steps = p->launched - k->step };
     if (out.published)
-        out.prefix = kvpool_node(p, k->node)->key.lo;
+        out.prefix = kvpool_node(p, k->node)->key;
     if (k->state == BLK_HELD)
         out.age_steps = 0;
     return out;
 }
 
-/* Number the blocks of a list from `order` on; the number after the last. */
-static uint32_t number_list(const struct kvpool *p, const struct page *g, const struct blk_list *l,
-                            uint32_t order)
+static void number(const struct page *g, uint32_t b, uint32_t order)
 {
-    for (uint32_t b = l->head; b != NIL; b = p->blk[b].next, order++) {
-        struct kvpool_block *k = on_page(g, b);
-        if (k != NULL)
-            k->evict_order = order;
+    struct kvpool_block *k = on_page(g, b);
+    if (k != NULL)
+        k->evict_order = order;
+}
+
+/* Number the idle blocks in the order in which they will be handed out. */
+static void number_idle(const struct kvpool *p, const struct page *g)
+{
+    uint32_t order = 0;
+    for (uint32_t b = p->free.head; b != NIL; b = kvpool_blk(p, b)->next)
+        number(g, b, order++);
+    for (uint32_t r = 0; r < KVPOOL_RANKS; r++) {
+        struct lru_walk w;
+        kvpool_walk_start(&w, p, r);
+        for (uint32_t b; (b = kvpool_walk_next(&w, p)) != NIL;)
+            number(g, b, order++);
     }
-    return order;
 }
 
 static void count_pins(const struct kvpool *p, const struct page *g)
@@ -70,9 +79,7 @@ uint32_t kvpool_map(const struct kvpool *p, uint32_t first, uint32_t n, struct k
     g.n = g.n < n ? g.n : n;
     for (uint32_t i = 0; i < g.n; i++)
         out[i] = describe(p, first + i);
-    uint32_t order = number_list(p, &g, &p->free, 0);
-    for (uint32_t r = 0; r < KVPOOL_RANKS; r++)
-        order = number_list(p, &g, &p->cached[r], order);
+    number_idle(p, &g);
     count_pins(p, &g);
     return g.n;
 }

@@ -1,23 +1,16 @@
-/* prefix.c: the index of computed prefixes.
+/* prefix.c: what the index of computed prefixes is used for.
  *
- * Owns nodes, buckets and the two ghost filters.  Engine thread alone.
- * A hit is proved, not believed: a node matches when its parent is the node
- * just matched and its tokens are equal, so that no hash collision can hand one
- * request another's KV.  Roots hold salt and adapter as their "tokens", which
+ * Look-up, publishing, withdrawing, and why a prompt missed.  Engine thread
+ * alone.  A hit is proved, not believed: a node matches when its parent is the
+ * node just matched and its tokens are equal, so that no hash collision can hand
+ * one request another's KV.  Roots hold salt and adapter as their "tokens", which
  * makes key domains exact in the same way.  O(1) a block. */
 #include "kvpool/internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-enum {
-    LEAST_GHOSTS = 4096,
-    LINE = 64,
-    AHEAD = 32 /* blocks whose memory is fetched together */
-};
 
 /* ---- hashing ---------------------------------------------------------------- */
 
@@ -43,11 +36,6 @@ static inline struct hash128 chain_next(const struct kvpool *p, struct hash128 p
     return cut(p, (struct hash128){ h.low64, h.high64 });
 }
 
-static inline struct hash128 mix(struct hash128 chain, struct hash128 domain)
-{
-    return (struct hash128){ chain.lo ^ domain.lo, chain.hi ^ domain.hi };
-}
-
 struct hash128 kvpool_prefix_domain(const struct kvpool *p, uint64_t salt, uint64_t adapter)
 {
     uint64_t both[2] = { salt, adapter };
@@ -55,82 +43,7 @@ struct hash128 kvpool_prefix_domain(const struct kvpool *p, uint64_t salt, uint6
     return cut(p, (struct hash128){ h.low64, h.high64 });
 }
 
-/* ---- nodes ------------------------------------------------------------------ */
-
-static inline uint32_t find_node(const struct kvpool *p, uint32_t parent, struct hash128 key,
-                                 const int32_t *tokens)
-{
-    for (uint32_t n = p->bucket[key.lo & p->bucket_mask]; n != NIL; n = kvpool_node(p, n)->next) {
-        const struct node *d = kvpool_node(p, n);
-        if (d->key.lo != key.lo || d->key.hi != key.hi)
-            continue;
-        if (p->trust_hash ||
-            (d->parent == parent && memcmp(kvpool_node_tokens(p, n), tokens,
-                                           (size_t)p->block_tokens * sizeof *tokens) == 0))
-            return n;
-    }
-    return NIL;
-}
-
-static void unlink_node(struct kvpool *p, uint32_t n)
-{
-    uint32_t *at = &p->bucket[kvpool_node(p, n)->key.lo & p->bucket_mask];
-    while (*at != n)
-        at = &kvpool_node(p, *at)->next;
-    *at = kvpool_node(p, n)->next;
-}
-
-/* Free n and its ancestors while nothing names them. */
-static void drop_unused(struct kvpool *p, uint32_t n)
-{
-    while (n != NIL && kvpool_node(p, n)->refs == 0 && kvpool_node(p, n)->n_resident == 0) {
-        uint32_t parent = kvpool_node(p, n)->parent;
-        unlink_node(p, n);
-        kvpool_node(p, n)->n_resident = NIL; /* not in use */
-        p->node_stack[p->n_nodes_unused++] = n;
-        if (parent != NIL)
-            kvpool_node(p, parent)->refs--;
-        n = parent;
-    }
-}
-
-void kvpool_prefix_tidy(struct kvpool *p, uint32_t n)
-{
-    if (kvpool_node(p, n)->n_resident != NIL)
-        drop_unused(p, n);
-}
-
-void kvpool_prefix_leave(struct kvpool *p, uint32_t node)
-{
-    kvpool_node(p, node)->refs--;
-    drop_unused(p, node);
-}
-
-/* A node for `tokens` under parent, not yet in the index; NIL when none can be
- * had even by evicting a few cached blocks. */
-static uint32_t add_node(struct kvpool *p, uint32_t parent, struct hash128 key,
-                         const int32_t *tokens)
-{
-    for (int tries = 0; p->n_nodes_unused == 0 && tries < 8 && p->n_cached > 0; tries++) {
-        blk_id b = (blk_id)kvpool_victims(p)->head;
-        kvpool_uncache(p, (uint32_t)b);
-        kvpool_prefix_forget(p, b, true);
-        kvpool_blk_settle(p, b);
-        p->count.evictions++;
-    }
-    if (p->n_nodes_unused == 0)
-        return NIL;
-    uint32_t n = p->node_stack[--p->n_nodes_unused];
-    uint32_t *head = &p->bucket[key.lo & p->bucket_mask];
-    *kvpool_node(p, n) = (struct node){ .key = key, .parent = parent, .next = *head };
-    *head = n;
-    memcpy(kvpool_node_tokens(p, n), tokens, (size_t)p->block_tokens * sizeof *tokens);
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        kvpool_node_blocks(p, n)[g] = BLK_NONE;
-    if (parent != NIL)
-        kvpool_node(p, parent)->refs++;
-    return n;
-}
+/* ---- roots ------------------------------------------------------------------- */
 
 /* Roots are nodes whose tokens spell the key domain. */
 static void domain_tokens(const struct kvpool *p, uint64_t salt, uint64_t adapter, int32_t *out)
@@ -140,29 +53,24 @@ static void domain_tokens(const struct kvpool *p, uint64_t salt, uint64_t adapte
     memcpy(out, both, sizeof both);
 }
 
+static inline uint32_t own_line(const struct kvpool *p, uint64_t key)
+{
+    return (uint32_t)key & p->line_mask;
+}
+
 static uint32_t find_root(const struct kvpool *p, uint64_t salt, uint64_t adapter,
                           struct hash128 domain)
 {
     int32_t spelt[256]; /* block_tokens is at most 256 */
     domain_tokens(p, salt, adapter, spelt);
-    return find_node(p, NIL, domain, spelt);
+    return kvpool_node_find(p, NIL, own_line(p, domain.lo), domain.lo, spelt);
 }
 
-/* ---- ghosts: what the index once knew ---------------------------------------- */
+/* ---- reasons of misses --------------------------------------------------------- */
 
-static inline uint32_t ghost_mark(struct hash128 h)
+static inline void note_plain(struct kvpool *p, uint64_t chain)
 {
-    return (uint32_t)(h.hi >> 32) | 1;
-}
-
-static inline void ghost_put(uint32_t *table, uint32_t mask, struct hash128 h)
-{
-    table[h.lo & mask] = ghost_mark(h);
-}
-
-static inline bool ghost_has(const uint32_t *table, uint32_t mask, struct hash128 h)
-{
-    return table[h.lo & mask] == ghost_mark(h);
+    p->ghost_plain[chain & p->ghost_mask] = kvpool_mark(chain);
 }
 
 /* Until the first salt all chains are plain and none can miss by salt, so the
@@ -172,10 +80,10 @@ void kvpool_prefix_note_salt(struct kvpool *p, uint64_t salt, uint64_t adapter)
     if (p->salted || (salt == 0 && adapter == 0))
         return;
     p->salted = true;
-    struct hash128 plain = kvpool_prefix_domain(p, 0, 0);
+    uint64_t plain = kvpool_prefix_domain(p, 0, 0).lo;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        if (kvpool_node(p, n)->n_resident != NIL && kvpool_node(p, n)->parent != NIL)
-            ghost_put(p->ghost_plain, p->ghost_mask, mix(kvpool_node(p, n)->key, plain));
+        if (kvpool_node(p, n)->in_use && kvpool_node(p, n)->parent != NIL)
+            note_plain(p, kvpool_node(p, n)->key ^ plain);
 }
 
 struct kvpool_lookup kvpool_prefix_divide(const struct kvpool *p, const struct kvpool_key *key,
@@ -189,10 +97,11 @@ struct kvpool_lookup kvpool_prefix_divide(const struct kvpool *p, const struct k
     uint32_t rest = (most - hit->n_walked) << p->shift;
     if (rest == 0)
         return l;
-    struct hash128 domain = kvpool_prefix_domain(p, key->salt, key->adapter);
-    if (hit->has_missed && ghost_has(p->ghost_evicted, p->ghost_mask, mix(hit->missed, domain)))
+    uint64_t domain = kvpool_prefix_domain(p, key->salt, key->adapter).lo, chain = hit->missed;
+    if (hit->has_missed && kvpool_index_recalls(p, hit->missed_line, chain ^ domain))
         l.miss_evicted = rest;
-    else if (hit->has_missed && p->salted && ghost_has(p->ghost_plain, p->ghost_mask, hit->missed))
+    else if (hit->has_missed && p->salted &&
+             p->ghost_plain[chain & p->ghost_mask] == kvpool_mark(chain))
         l.miss_salt = rest;
     else
         l.miss_never = rest;
@@ -236,19 +145,118 @@ static inline bool is_boundary(const struct kvpool *p, uint32_t k, const uint32_
     return true;
 }
 
-/* Chain hashes of up to AHEAD blocks from `chain` on, with their buckets, and
- * then the nodes these lead to, on their way into the cache. */
-static void look_ahead(const struct kvpool *p, const int32_t *tokens, uint32_t n,
-                       struct hash128 chain, struct hash128 domain, struct hash128 *out)
+/* A run of blocks on its way into the cache: hashed up to RING blocks before
+ * their turn, which shows their lines of the index; these are looked at a CHUNK
+ * later, which shows the nodes.  Fetches stand together: a page that has to be
+ * looked up holds up what follows, but not the next page's. */
+enum { CHUNK = 16, RING = 4 * CHUNK };
+
+struct run {
+    const int32_t *tokens;
+    uint64_t domain;
+    uint32_t n, col;       /* blocks, and the first one's column            */
+    uint32_t hashed, seen; /* so many of them                               */
+    uint32_t last;         /* line of the last one hashed                   */
+    struct hash128 before; /* chain hash before the first one               */
+    struct ahead {
+        struct hash128 chain;
+        uint32_t line, guess;
+        bool elsewhere;
+    } at[RING]; /* block i at i % RING */
+};
+
+static void run_init(struct run *r, const int32_t *tokens, uint32_t n, uint32_t col,
+                     uint64_t domain)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        out[i] = chain = chain_next(p, chain, tokens + ((size_t)i << p->shift));
-        __builtin_prefetch(&p->bucket[mix(chain, domain).lo & p->bucket_mask]);
+    r->tokens = tokens;
+    r->domain = domain;
+    r->n = n;
+    r->col = col;
+    r->hashed = r->seen = r->last = 0;
+    r->before = (struct hash128){ 0 };
+}
+
+/* Hash the blocks before `end` that are not yet.  The chain stays in registers. */
+static inline void run_hash(const struct kvpool *p, struct run *r, uint32_t end)
+{
+    struct hash128 chain = r->before;
+    uint32_t line = r->last;
+    for (uint32_t i = r->hashed; i < end; i++) {
+        struct ahead *a = &r->at[i % RING];
+        chain = chain_next(p, chain, r->tokens + ((size_t)i << p->shift));
+        if ((r->col + i) % FOUR == 0)
+            line = own_line(p, chain.lo ^ r->domain);
+        a->chain.lo = chain.lo;
+        a->chain.hi = chain.hi;
+        a->line = line;
     }
-    for (uint32_t i = 0; n > 1 && i < n; i++) {
-        uint32_t head = p->bucket[mix(out[i], domain).lo & p->bucket_mask];
-        if (head != NIL)
-            kvpool_node_prefetch(p, head);
+    for (uint32_t i = r->hashed; i < end; i += FOUR)
+        __builtin_prefetch(&p->line[r->at[i % RING].line], 1);
+    __builtin_prefetch(&p->line[line], 1);
+    r->before.lo = chain.lo;
+    r->before.hi = chain.hi;
+    r->last = line;
+    r->hashed = end;
+}
+
+/* Look at the lines of the blocks before `end` that are not yet. */
+static inline void run_guess(const struct kvpool *p, struct run *r, uint32_t end)
+{
+    for (uint32_t i = r->seen; i < end; i++) {
+        struct ahead *a = &r->at[i % RING];
+        uint64_t key = a->chain.lo ^ r->domain;
+        uint32_t n = kvpool_index_guess(p, a->line, key, &a->elsewhere);
+        if (n != NIL)
+            kvpool_record_prefetch(p, n);
+        else if (a->elsewhere)
+            __builtin_prefetch(&p->line[own_line(p, key)]);
+        a->guess = n;
+    }
+    r->seen = end;
+}
+
+static inline uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Block i is about to be needed; i is 0 or the one after the last such. */
+static inline const struct ahead *run_to(const struct kvpool *p, struct run *r, uint32_t i)
+{
+    if (i % CHUNK == 0 && r->seen < r->n) {
+        for (uint32_t far = i == 0 ? RING / 2 : RING; far <= RING; far += RING / 2)
+            if (r->hashed < least(r->n, i + far))
+                run_hash(p, r, least(r->n, i + far));
+        run_guess(p, r, least(r->n, i + RING - CHUNK));
+    }
+    return &r->at[i % RING];
+}
+
+/* The node of that block under parent; NIL: none. */
+static inline uint32_t run_find(const struct kvpool *p, const struct run *r, const struct ahead *a,
+                                uint32_t parent, const int32_t *tokens)
+{
+    uint64_t key = a->chain.lo ^ r->domain;
+    if (a->guess == NIL && !a->elsewhere)
+        return NIL;
+    if (a->guess != NIL && kvpool_node_is(p, a->guess, parent, key, tokens))
+        return a->guess;
+    return kvpool_node_find(p, parent, a->line, key, tokens);
+}
+
+/* These nodes' blocks will be held: their neighbours in their lists change. */
+static void fetch_neighbours(const struct kvpool *p, const uint32_t *path, uint32_t from,
+                             uint32_t end)
+{
+    for (uint32_t i = from; i < end; i++) {
+        blk_id b = kvpool_node_blocks(p, path[i])[0];
+        if (b == BLK_NONE)
+            continue;
+        const struct blk *k = kvpool_blk(p, b);
+        if (k->prev != NIL)
+            __builtin_prefetch(kvpool_blk(p, k->prev), 1);
+        if (k->next != NIL)
+            __builtin_prefetch(kvpool_blk(p, k->next), 1);
     }
 }
 
@@ -258,33 +266,31 @@ void kvpool_prefix_walk(const struct kvpool *p, const int32_t *tokens, uint32_t 
     *hit = (struct prefix_hit){ .node = NIL };
     if (!p->cfg.prefix_caching || n == 0)
         return;
-    struct hash128 domain = kvpool_prefix_domain(p, key->salt, key->adapter), ahead[AHEAD] = { 0 };
+    struct hash128 domain = kvpool_prefix_domain(p, key->salt, key->adapter);
+    struct run r;
+    run_init(&r, tokens, (n - 1) >> p->shift, 0, domain.lo);
     uint32_t at = find_root(p, key->salt, key->adapter, domain), run[KV_GROUPS] = { 0 };
-    uint32_t most = (n - 1) >> p->shift;
-    for (uint32_t i = 0; i < most; i++) {
-        const int32_t *block = tokens + ((size_t)i << p->shift);
-        if (i % AHEAD == 0)
-            look_ahead(p, block, most - i < AHEAD ? most - i : AHEAD, ahead[AHEAD - 1], domain,
-                       ahead);
-        struct hash128 chain = ahead[i % AHEAD];
+    for (uint32_t i = 0; i < r.n; i++) {
+        const struct ahead *a = run_to(p, &r, i);
         if (at != NIL)
-            at = find_node(p, at, mix(chain, domain), block);
+            at = run_find(p, &r, a, at, tokens + ((size_t)i << p->shift));
         if (at == NIL || !resident(p, at, run)) {
-            hit->missed = chain;
+            hit->missed = a->chain.lo;
+            hit->missed_line = a->line;
             hit->has_missed = true;
             return;
         }
         if (path != NULL) {
             path[i] = at;
-            blk_id b = kvpool_node_blocks(p, at)[0];
-            if (b != BLK_NONE)
-                __builtin_prefetch(&p->blk[b], 1);
+            if ((i + 1) % CHUNK == 0 || i + 1 == r.n)
+                fetch_neighbours(p, path, i / CHUNK * CHUNK, i + 1);
         }
         hit->n_walked = i + 1;
         if (p->n_unlimited == p->n_groups || is_boundary(p, i + 1, run)) {
             hit->n_blocks = i + 1;
             hit->node = at;
-            hit->chain = chain;
+            hit->line = a->line;
+            hit->chain = a->chain;
         }
     }
 }
@@ -298,7 +304,8 @@ static inline void publish_block(struct kvpool *p, struct seq *s, uint32_t g, ui
 {
     blk_id *entry = kvpool_row(p, s, g) + col, *slot = kvpool_node_blocks(p, node) + g,
            mine = *entry;
-    if (*slot == mine || mine == BLK_NONE || p->blk[mine].node != NIL || p->blk[mine].doomed)
+    if (*slot == mine || mine == BLK_NONE || kvpool_blk(p, mine)->node != NIL ||
+        kvpool_blk(p, mine)->doomed)
         return;
     if (*slot != BLK_NONE) {
         *entry = *slot;
@@ -307,7 +314,7 @@ static inline void publish_block(struct kvpool *p, struct seq *s, uint32_t g, ui
         kvpool_blk_drop(p, mine, false);
     } else if (wanted) {
         *slot = mine;
-        p->blk[mine].node = node;
+        kvpool_blk(p, mine)->node = node;
         kvpool_raise(p, mine, s->rank);
         kvpool_node(p, node)->n_resident++;
         p->count.published++;
@@ -321,7 +328,7 @@ static bool stand_on_root(struct kvpool *p, struct seq *s)
     if (root == NIL) {
         int32_t spelt[256];
         domain_tokens(p, s->salt, s->adapter, spelt);
-        root = add_node(p, NIL, s->domain, spelt);
+        root = kvpool_node_add(p, NIL, NIL, own_line(p, s->domain.lo), s->domain.lo, spelt);
     }
     if (root == NIL)
         return false;
@@ -330,36 +337,40 @@ static bool stand_on_root(struct kvpool *p, struct seq *s)
     return true;
 }
 
-/* Stand on the node of the next whole block, made if need be. */
-static bool step_forward(struct kvpool *p, struct seq *s, struct hash128 chain)
+/* Stand on the node of the next whole block, made if need be: with the number of
+ * the block that will be the first under it. */
+static bool step_forward(struct kvpool *p, struct seq *s, const struct run *r,
+                         const struct ahead *a)
 {
-    const int32_t *block = s->tokens + ((size_t)s->n_published << p->shift);
-    struct hash128 key = mix(chain, s->domain);
-    uint32_t n = find_node(p, s->node, key, block);
+    uint32_t col = s->n_published;
+    const int32_t *tokens = s->tokens + ((size_t)col << p->shift);
+    uint32_t n = run_find(p, r, a, s->node, tokens);
     if (n == NIL)
-        n = add_node(p, s->node, key, block);
+        n = kvpool_node_add(p, col < s->first[0] ? NIL : (uint32_t)kvpool_row(p, s, 0)[col],
+                            s->node, a->line, a->chain.lo ^ r->domain, tokens);
     if (n == NIL)
         return false;
     kvpool_node(p, n)->refs++;
-    kvpool_prefix_leave(p, s->node);
+    kvpool_node(p, s->node)->refs--; /* its child n keeps it */
     s->node = n;
-    s->chain = chain;
+    s->line = a->line;
+    s->chain = a->chain;
     s->n_published++;
     if (p->salted)
-        ghost_put(p->ghost_plain, p->ghost_mask, chain);
+        note_plain(p, a->chain.lo);
     return true;
 }
 
-/* Publish n <= AHEAD whole blocks more. */
-static bool publish_some(struct kvpool *p, struct seq *s, uint32_t n)
+/* Publish the whole blocks up to `full`; false: no node could be had. */
+static bool publish_to(struct kvpool *p, struct seq *s, uint32_t full)
 {
-    struct hash128 ahead[AHEAD];
-    look_ahead(p, s->tokens + ((size_t)s->n_published << p->shift), n, s->chain, s->domain, ahead);
-    for (uint32_t i = 0; i < n && i < p->n_nodes_unused; i++)
-        kvpool_node_prefetch(p, p->node_stack[p->n_nodes_unused - 1 - i]);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t col = s->n_published;
-        if (!step_forward(p, s, ahead[i]))
+    uint32_t col = s->n_published, n = full - col;
+    struct run r;
+    run_init(&r, s->tokens + ((size_t)col << p->shift), n, col, s->domain.lo);
+    r.before = s->chain;
+    r.last = s->line;
+    for (uint32_t i = 0; i < n; i++, col++) {
+        if (!step_forward(p, s, &r, run_to(p, &r, i)))
             return false;
         for (uint32_t g = 0; g < p->n_groups; g++)
             if (col >= s->first[g])
@@ -375,10 +386,8 @@ void kvpool_prefix_publish(struct kvpool *p, seq_id id)
     uint32_t full = s->n_computed >> p->shift;
     if (s->publish && s->node == NIL)
         s->publish = stand_on_root(p, s);
-    while (s->publish && s->n_published < full) {
-        uint32_t left = full - s->n_published;
-        s->publish = publish_some(p, s, left < AHEAD ? left : AHEAD);
-    }
+    if (s->publish && s->n_published < full)
+        s->publish = publish_to(p, s, full);
 }
 
 void kvpool_prefix_publish_end(struct kvpool *p, seq_id id)
@@ -398,83 +407,27 @@ void kvpool_prefix_publish_end(struct kvpool *p, seq_id id)
                 publish_block(p, s, g, col, n, kvpool_window_first(p, g, k << p->shift) <= col);
 }
 
-void kvpool_prefix_prefetch(const struct kvpool *p, uint32_t b, int stage)
+void kvpool_prefix_prefetch(const struct kvpool *p, uint32_t b)
 {
-    uint32_t n = p->blk[b].node;
+    uint32_t n = b == NIL ? NIL : kvpool_blk(p, b)->node;
+    if (n != b) { /* not where the block is: it has to come first */
+        kvpool_record_prefetch(p, n);
+        return;
+    }
     if (n == NIL)
         return;
-    if (stage == 0) {
-        __builtin_prefetch(kvpool_node(p, n), 1);
-    } else {
-        struct hash128 key = kvpool_node(p, n)->key;
-        __builtin_prefetch(&p->bucket[key.lo & p->bucket_mask], 1);
-        __builtin_prefetch(&p->ghost_evicted[key.lo & p->ghost_mask], 1);
-    }
+    __builtin_prefetch(&p->line[kvpool_node(p, n)->line], 1);
+    kvpool_record_prefetch(p, kvpool_node(p, n)->parent);
 }
 
 void kvpool_prefix_forget(struct kvpool *p, blk_id b, bool evicted)
 {
-    struct blk *k = &p->blk[b];
+    struct blk *k = kvpool_blk(p, b);
     uint32_t n = k->node;
-    kvpool_node_blocks(p, n)[k->group] = BLK_NONE;
+    struct node *d = kvpool_node(p, n);
+    d->block[k->group] = BLK_NONE;
     k->node = NIL;
-    if (evicted)
-        ghost_put(p->ghost_evicted, p->ghost_mask, kvpool_node(p, n)->key);
-    kvpool_node(p, n)->n_resident--;
-    drop_unused(p, n);
-}
-
-/* ---- storage ---------------------------------------------------------------------- */
-
-/* A layout with an unlimited group has at least one block behind every useful
- * node.  One without keeps nodes whose blocks have left the window. */
-static uint64_t nodes_wanted(const struct kvpool *p)
-{
-    if (!p->cfg.prefix_caching)
-        return 1;
-    uint64_t n = (uint64_t)p->cfg.n_blocks * (p->n_unlimited > 0 ? 1 : 4);
-    n += n / 4 + p->cfg.max_seqs + 64;
-    if (p->n_unlimited == 0)
-        n += 4 * (uint64_t)p->max_cols;
-    return n < INT32_MAX ? n : INT32_MAX;
-}
-
-enum err_code kvpool_prefix_init(struct kvpool *p, struct err *e)
-{
-    uint64_t n = nodes_wanted(p), buckets = 1;
-    while (buckets < 4 * n) /* seldom two in one: a second is a second miss */
-        buckets *= 2;
-    uint64_t ghosts = p->cfg.prefix_caching ? buckets : 1;
-    if (p->cfg.prefix_caching && ghosts < LEAST_GHOSTS)
-        ghosts = LEAST_GHOSTS;
-    p->ghost_mask = (uint32_t)ghosts - 1;
-    p->n_nodes = (uint32_t)n;
-    p->bucket_mask = (uint32_t)buckets - 1;
-    p->node_bytes = sizeof(struct node) + (p->n_groups + (size_t)p->block_tokens) * sizeof(int32_t);
-    p->node_bytes = (p->node_bytes + LINE - 1) / LINE * LINE;
-    p->nodes = kvpool_array(n, p->node_bytes);
-    p->node_stack = kvpool_array(n, sizeof *p->node_stack);
-    p->node_scratch = kvpool_array(n, sizeof *p->node_scratch);
-    p->bucket = kvpool_array(buckets, sizeof *p->bucket);
-    p->ghost_evicted = kvpool_array(ghosts, sizeof *p->ghost_evicted);
-    p->ghost_plain = kvpool_array(ghosts, sizeof *p->ghost_plain);
-    if (p->nodes == NULL || p->node_stack == NULL || p->bucket == NULL ||
-        p->ghost_evicted == NULL || p->ghost_plain == NULL || p->node_scratch == NULL)
-        return err_nomem(e, "prefix index", (unsigned long long)n * p->node_bytes);
-    memset(p->bucket, 0xff, (size_t)buckets * sizeof *p->bucket);
-    for (uint32_t i = p->n_nodes; i-- > 0;) {
-        kvpool_node(p, i)->n_resident = NIL;
-        p->node_stack[p->n_nodes_unused++] = i;
-    }
-    return ERR_OK;
-}
-
-void kvpool_prefix_fini(struct kvpool *p)
-{
-    free(p->nodes);
-    free(p->node_stack);
-    free(p->node_scratch);
-    free(p->bucket);
-    free(p->ghost_evicted);
-    free(p->ghost_plain);
+    d->evicted = d->evicted || evicted;
+    d->n_resident--;
+    kvpool_node_tidy(p, n);
 }

@@ -53,7 +53,7 @@ static struct demand demand_of(const struct kvpool *p, const struct seq *s, uint
             continue;
         for (uint32_t i = s->first[g]; i < first_for(p, s, g, n); i++) {
             blk_id b = kvpool_row(p, s, g)[i];
-            d.n_gain += b != BLK_NONE && p->blk[b].ref == 1 && !p->blk[b].doomed;
+            d.n_gain += b != BLK_NONE && kvpool_blk(p, b)->ref == 1 && !kvpool_blk(p, b)->doomed;
         }
     }
     return d;
@@ -99,7 +99,7 @@ static void copy_block(struct kvpool *p, struct seq *s, uint32_t g, blk_id from)
     kvpool_blk_take(p, g, entry, 1);
     s->source[g] = from; /* our reference moves from the table to here */
     s->n_sources++;
-    struct blk *k = &p->blk[from];
+    struct blk *k = kvpool_blk(p, from);
     uint8_t offset = (uint8_t)(s->n_computed & (p->block_tokens - 1));
     k->copied = k->sources++ == 0 || k->copied < offset ? offset : k->copied;
     p->copy[p->n_copies++] = (struct plan_copy){ .from = from, .to = *entry };
@@ -125,7 +125,7 @@ void kvpool_seq_drop_sources(struct kvpool *p, struct seq *s)
         cancel_copy(p, kvpool_row(p, s, g)[s->n_computed >> p->shift]);
         s->source[g] = BLK_NONE;
         s->n_sources--;
-        p->blk[from].sources--;
+        kvpool_blk(p, from)->sources--;
         kvpool_blk_drop(p, from, false);
     }
 }
@@ -139,7 +139,7 @@ static void finish_copies(struct kvpool *p, struct seq *s)
             continue;
         s->source[g] = BLK_NONE;
         s->n_sources--;
-        p->blk[from].sources--;
+        kvpool_blk(p, from)->sources--;
         kvpool_blk_drop(p, from, false);
     }
 }
@@ -156,7 +156,7 @@ static void undo_copies(struct kvpool *p, struct seq *s, bool unseen)
         *entry = from;
         s->source[g] = BLK_NONE;
         s->n_sources--;
-        p->blk[from].sources--;
+        kvpool_blk(p, from)->sources--;
         kvpool_blk_drop(p, to, unseen);
     }
 }

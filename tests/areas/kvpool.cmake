@@ -13,6 +13,6 @@ quire_test(kvpool_property SOURCES property/kvpool_property.c
 quire_test(kvpool_alloc_test SOURCES fault/kvpool_alloc_test.c
   LIBRARIES test_support kvpool quire::cmocka LABELS fault)
 target_link_options(kvpool_alloc_test PRIVATE
-  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign)
 quire_test(pool_bench SOURCES bench/pool_bench.c
   LIBRARIES test_support kvpool NO_RUN)

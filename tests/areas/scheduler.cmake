@@ -12,7 +12,7 @@ quire_test(sched_property SOURCES property/sched_property.c
   LIBRARIES sched_world scheduler quire::cmocka LABELS property)
 quire_test(sched_alloc_test SOURCES fault/sched_alloc_test.c
   LIBRARIES sched_world scheduler quire::cmocka LABELS fault)
-target_link_options(sched_alloc_test PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+target_link_options(sched_alloc_test PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign)
 quire_test(sched_bench NO_RUN SOURCES bench/sched_bench.c LIBRARIES scheduler)
 quire_test(sim SOURCES sim/sim.c sim/trace.c sim/gpu.c sim/tally.c
   LIBRARIES test_support scheduler m LABELS property

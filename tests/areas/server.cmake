@@ -18,7 +18,7 @@ quire_test(engine_fault_test SOURCES fault/engine_fault_test.c
 quire_test(server_alloc_test SOURCES fault/server_alloc_test.c
   LIBRARIES test_support server quire::cmocka LABELS fault)
 target_link_options(server_alloc_test PRIVATE
-  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign)
 if(QUIRE_FUZZ)
   quire_test(http_libfuzzer SOURCES fuzz/http_libfuzzer.c LIBRARIES server NO_RUN)
   target_compile_options(http_libfuzzer PRIVATE -fsanitize=fuzzer)

@@ -1,6 +1,7 @@
 /* alloc_fail.c: see alloc_fail.h. */
 #include "support/alloc_fail.h"
 
+#include <errno.h>
 #include <stddef.h>
 
 void *__real_malloc(size_t n);
@@ -9,6 +10,8 @@ void *__real_realloc(void *p, size_t n);
 void *__wrap_malloc(size_t n);
 void *__wrap_calloc(size_t k, size_t n);
 void *__wrap_realloc(void *p, size_t n);
+int __real_posix_memalign(void **out, size_t align, size_t n) __attribute__((weak));
+int __wrap_posix_memalign(void **out, size_t align, size_t n);
 
 static int64_t countdown = -1, counted;
 static bool stay, fired;
@@ -55,4 +58,9 @@ void *__wrap_calloc(size_t k, size_t n)
 void *__wrap_realloc(void *p, size_t n)
 {
     return fails() ? NULL : __real_realloc(p, n);
+}
+
+int __wrap_posix_memalign(void **out, size_t align, size_t n)
+{
+    return fails() ? ENOMEM : __real_posix_memalign(out, align, n);
 }

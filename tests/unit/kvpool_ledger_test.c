@@ -63,7 +63,8 @@ static void expect_contained(struct scene *s, const char *number, uint32_t least
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t g = 0; g < 2; g++)
             for (uint32_t c = 0; c < 2; c++)
-                assert_int_not_equal(s->p->blk[entry(s, big[i], g, c)].state, BLK_QUARANTINED);
+                assert_int_not_equal(kvpool_blk(s->p, entry(s, big[i], g, c))->state,
+                                     BLK_QUARANTINED);
     assert_ledger(s->p);
     kvpool_destroy(s->p);
 }
@@ -71,18 +72,18 @@ static void expect_contained(struct scene *s, const char *number, uint32_t least
 TEST(wrong_reference_count)
 {
     struct scene s = setup();
-    s.p->blk[entry(&s, s.a, 0, 1)].ref++;
+    kvpool_blk(s.p, entry(&s, s.a, 0, 1))->ref++;
     assert_false(kvpool_damaged(s.p, s.a));
     expect_contained(&s, "(1)", 1);
     s = setup();
-    s.p->blk[entry(&s, s.a, 0, 1)].sources++;
+    kvpool_blk(s.p, entry(&s, s.a, 0, 1))->sources++;
     expect_contained(&s, "(1)", 1);
 }
 
 TEST(wrong_state)
 {
     struct scene s = setup();
-    s.p->blk[entry(&s, s.b, 0, 0)].state = BLK_FREE;
+    kvpool_blk(s.p, entry(&s, s.b, 0, 0))->state = BLK_FREE;
     expect_contained(&s, "(2)", 1);
     s = setup();
     s.p->n_held++;
@@ -92,10 +93,10 @@ TEST(wrong_state)
 TEST(free_with_a_hash)
 {
     struct scene s = setup();
-    s.p->blk[s.p->free.head].node = s.p->blk[s.p->cached[0].head].node;
+    kvpool_blk(s.p, s.p->free.head)->node = kvpool_blk(s.p, kvpool_oldest(s.p))->node;
     expect_contained(&s, "(3)", 1);
     s = setup();
-    s.p->blk[s.p->cached[0].head].node = NIL;
+    kvpool_blk(s.p, kvpool_oldest(s.p))->node = NIL;
     expect_contained(&s, "(3)", 1);
 }
 
@@ -137,11 +138,11 @@ TEST(two_reservations_for_one_block)
     uint32_t node = s.p->seq[s.a].node;
     blk_id was = kvpool_node_blocks(s.p, node)[1], target = entry(&s, s.b, 1, 2);
     if (was != BLK_NONE)
-        s.p->blk[was].node = NIL;
+        kvpool_blk(s.p, was)->node = NIL;
     else
         kvpool_node(s.p, node)->n_resident++;
     kvpool_node_blocks(s.p, node)[1] = target;
-    s.p->blk[target].node = node;
+    kvpool_blk(s.p, target)->node = node;
     assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
     assert_contains(e.message, "it is published");
     assert_ledger(s.p);
@@ -166,18 +167,24 @@ TEST(published_text_differs)
 TEST(index_disagrees)
 {
     struct scene s = setup();
-    uint32_t n = s.p->blk[s.p->cached[0].head].node;
+    uint32_t n = kvpool_blk(s.p, kvpool_oldest(s.p))->node;
     kvpool_node(s.p, n)->n_resident++;
     expect_contained(&s, "(6)", 0);
     s = setup();
     blk_id b = entry(&s, s.a, 0, 0);
-    kvpool_node_blocks(s.p, s.p->blk[b].node)[0] = (blk_id)s.p->free.head;
+    kvpool_node_blocks(s.p, kvpool_blk(s.p, b)->node)[0] = (blk_id)s.p->free.head;
     expect_contained(&s, "(6)", 1);
     s = setup();
     kvpool_node(s.p, s.p->seq[s.a].node)->refs++;
     expect_contained(&s, "(6)", 0);
     s = setup();
-    s.p->bucket[kvpool_node(s.p, n)->key.lo & s.p->bucket_mask] = NIL;
+    s.p->line[kvpool_node(s.p, n)->line].used = 0;
+    expect_contained(&s, "(6)", 0);
+    s = setup();
+    s.p->line[kvpool_node(s.p, n)->line].n_away++;
+    expect_contained(&s, "(6)", 0);
+    s = setup();
+    kvpool_node(s.p, s.p->n_nodes - 2)->stacked = false;
     expect_contained(&s, "(6)", 0);
 }
 
@@ -214,7 +221,7 @@ TEST(window_left_too_early)
 TEST(ranks_disagree)
 {
     struct scene s = setup();
-    s.p->blk[s.p->cached[0].head].rank = 2;
+    kvpool_blk(s.p, kvpool_oldest(s.p))->rank = 2;
     expect_contained(&s, "(9)", 1);
     s = setup();
     s.p->n_cached++;
@@ -246,7 +253,7 @@ TEST(group_sums)
     s.p->group_held[1]--;
     expect_contained(&s, "(8)", 0);
     s = setup();
-    s.p->blk[entry(&s, s.b, 1, 0)].group = 0;
+    kvpool_blk(s.p, entry(&s, s.b, 1, 0))->group = 0;
     expect_contained(&s, "(8)", 1);
 }
 
@@ -254,7 +261,7 @@ TEST(lists_that_lead_astray)
 {
     struct scene s = setup();
     uint32_t h = s.p->free.head;
-    s.p->blk[s.p->blk[h].next].next = h; /* a cycle */
+    kvpool_blk(s.p, kvpool_blk(s.p, h)->next)->next = h; /* a cycle */
     struct err e;
     assert_int_equal(kvpool_check(s.p, &e), ERR_INVALID);
     assert_contains(e.message, "(9)");
@@ -262,14 +269,22 @@ TEST(lists_that_lead_astray)
     assert_true(drive_stats(s.p).quarantined > 0); /* what the list lost */
     kvpool_destroy(s.p);
     s = setup();
-    s.p->blk[s.p->cached[0].tail].step = 0;
-    s.p->blk[s.p->cached[0].head].step = 9;
+    kvpool_blk(s.p, kvpool_oldest(s.p))->step = 9; /* the others: 0 */
+    expect_contained(&s, "(9)", 1);
+    s = setup();
+    s.p->cached[0].tail[0] = h;
+    expect_contained(&s, "(9)", 0);
+    s = setup();
+    kvpool_blk(s.p, kvpool_oldest(s.p))->lane ^= 1;
+    expect_contained(&s, "(9)", 1);
+    s = setup();
+    s.p->cached[0].first[s.p->cached[0].put] = 1000; /* of 12 cached */
     expect_contained(&s, "(9)", 1);
     s = setup();
     s.p->free.n--;
     expect_contained(&s, "(2)", 0);
     s = setup();
-    s.p->blk[h].prev = 3;
+    kvpool_blk(s.p, h)->prev = 3;
     expect_contained(&s, "(9)", 1);
 }
 

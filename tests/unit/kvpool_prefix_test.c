@@ -76,7 +76,7 @@ static void evict_column(struct kvpool *p, uint32_t n, uint32_t col)
     kvpool_prefix_walk(p, drive.text, n, &plain, p->path, &hit);
     assert_true(hit.n_walked > col);
     blk_id b = kvpool_node_blocks(p, p->path[col])[0];
-    assert_int_equal(p->blk[b].state, BLK_CACHED);
+    assert_int_equal(kvpool_blk(p, b)->state, BLK_CACHED);
     kvpool_uncache(p, (uint32_t)b);
     kvpool_prefix_forget(p, b, true);
     kvpool_blk_settle(p, b);
@@ -113,6 +113,60 @@ TEST(tail_of_the_oldest_chain_goes_first)
     fill_text(drive.text, 2, 81);
     assert_int_equal(kvpool_peek(p, drive.text, 81, NULL), 16);
     assert_pool_idle(p);
+    kvpool_destroy(p);
+}
+
+/* Prompts of a block and a token, used at random: the order of eviction is that
+ * of a plain array in which what is used moves to the end. */
+TEST(the_one_used_longest_ago_goes_first)
+{
+    enum { N = 100 };
+    struct kvpool *p = pool_of(.blocks = N + 1); /* one for the last token */
+    struct kvpool_key plain = { 0 };
+    struct prefix_hit hit;
+    struct rng r = { 11 };
+    uint32_t order[N], next = 0;
+    for (; next < N; next++)
+        assert_int_equal(drive_request(p, order[next] = next, 17, 0, 4096), 0);
+    for (uint32_t i = 0; i < 3000; i++) {
+        bool fresh = rng_below(&r, 3) == 0;
+        uint32_t at = fresh ? 0 : rng_below(&r, N), text = fresh ? next++ : order[at];
+        assert_int_equal(drive_request(p, text, 17, 0, 4096), fresh ? 0 : 16);
+        memmove(order + at, order + at + 1, (N - 1 - at) * sizeof *order);
+        order[N - 1] = text;
+        fill_text(drive.text, order[0], 17);
+        kvpool_prefix_walk(p, drive.text, 17, &plain, p->path, &hit);
+        assert_int_equal(hit.n_blocks, 1);
+        assert_int_equal(kvpool_oldest(p), kvpool_node_blocks(p, hit.node)[0]);
+    }
+    assert_pool_idle(p);
+    kvpool_destroy(p);
+}
+
+/* One shared block and 300 that follow it: far more than the line of the index
+ * that the first four columns share can hold. */
+TEST(many_ways_on_from_one_block)
+{
+    enum { N = 300 };
+    struct kvpool *p = pool_of(.blocks = 2 * N);
+    for (int round = 0; round < 2; round++)
+        for (uint32_t i = 0; i < N; i++) {
+            fill_text(drive.text, 50 + i, 33);
+            fill_text(drive.text, 1, 16);
+            uint32_t found = kvpool_peek(p, drive.text, 33, NULL);
+            assert_int_equal(found, round == 0 ? (i == 0 ? 0 : 16) : 32);
+            seq_id s = drive_open_text(p, 33, NULL);
+            drive_text_to(p, s, 33, 4096);
+            kvpool_close(p, s);
+            assert_ledger(p);
+        }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i <= p->line_mask; i++)
+        n += p->line[i].n_away;
+    assert_true(n > N - 20);
+    assert_int_equal(kvpool_reset_cache(p), N + 1);
+    assert_pool_idle(p);
+    assert_int_equal(p->n_nodes_unused, p->n_nodes);
     kvpool_destroy(p);
 }
 
@@ -344,6 +398,8 @@ int main(void)
         RUN(evicted_prefix_never_hits),
         RUN(hole_in_the_chain_hides_what_follows),
         RUN(tail_of_the_oldest_chain_goes_first),
+        RUN(the_one_used_longest_ago_goes_first),
+        RUN(many_ways_on_from_one_block),
         RUN(colliding_hashes_share_nothing),
         RUN(domains_are_separate),
         RUN(plain_chains_count_as_salt_misses_after_the_first_salt),

@@ -517,7 +517,7 @@ TEST(a_damaged_sequence_ends_and_the_others_go_on)
     assert_true(world_plan(&w));
     int32_t hurt = w.in_flight->block_table[0][0]; /* of the first row */
     world_finish(&w);
-    w.pool->blk[hurt].ref++;
+    kvpool_blk(w.pool, hurt)->ref++;
     assert_true(world_step(&w));
     assert_int_equal(w.req[1].seq[0].finish, FINISH_ERROR);
     assert_contains(w.req[1].seq[0].message, "ledger");
