@@ -23,6 +23,10 @@ quire_test(step_order_test SOURCES unit/step_order_test.c
 quire_test(prefill_again_test SOURCES property/prefill_again_test.c
   LIBRARIES model_fixture model scheduler m LABELS property ARGS ${model_fixtures})
 
+quire_test(dtype_range_test SOURCES property/dtype_range_test.c
+  LIBRARIES test_support model_driver model_fixture model scheduler quire::cmocka m
+  LABELS property)
+
 # Speed, by hand.
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
 quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c bench/engine_loop.c
