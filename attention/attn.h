@@ -252,7 +252,9 @@ const char *attn_plan_name(const struct attn_plan *plan, char *buf, size_t n);
 /* MLA prefill of sequences that have no cached prefix, after the caller has
  * expanded the latent rows: causal attention over each sequence's own rows, K
  * and V widths free to differ.  The latent rows, already rotated, are quantised
- * like the operator does and written to their slots beside it. */
+ * like the operator does and written to their slots beside it.  cu_seqlens may begin
+ * above 0: tokens before the first sequence, like those behind the last, are not
+ * stored and their output is zero. */
 struct attn_dense {
     int32_t num_heads, kv_num_heads;
     float scale; /* required, > 0 */

@@ -4,11 +4,13 @@
  *   prefill    split kernel for the sequences of few rows, prefill kernel for the rest
  *   latent     latent kernel         head sizes 576/512
  *   reference  generic kernel         bias, output_qk, odd shapes
+ *   dense      attn_dense_*           contiguous K and V
  * Each after the prologue, and after the planner: launched by `begin` for all
  * layers of a class, else by the call itself.  What is chosen and how much is
  * launched depends on static facts and bounds; every length is read on the device.
  *
  * Owns the choice of device.  One struct attn a thread, like attn.h says. */
+#include "attention/cuda/dense.h"
 #include "attention/cuda/interfaces.h"
 #include "attention/cuda/kernel_table.h"
 #include "attention/cuda/kernels.h"
@@ -27,7 +29,7 @@ struct cuda_attn {
     int device, n_sm;
     /* Which instances this device can hold, by cache kind and width. */
     bool split[CACHE_KINDS][WIDTHS], prefill[CACHE_KINDS][WIDTHS], hopper[CACHE_KINDS][WIDTHS];
-    bool latent[CACHE_KINDS];
+    bool latent[CACHE_KINDS], dense;
 };
 
 const struct kernel_family *const split_kernels[CACHE_KINDS] = {&split_bf16, &split_f16,
@@ -91,6 +93,15 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
     a->device = opt->device_index;
     a->n_sm = info.n_sm;
     rc = prepare_all(a, QUIRE_CUDA_HOPPER && info.major == 9 && info.minor == 0, e);
+    int block_bytes = 0;
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaDeviceGetAttribute(&block_bytes,
+                                                cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                                a->device),
+                         "reading device properties", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(dense_prepare(info.major, info.minor, block_bytes, &a->dense),
+                         "preparing dense attention", e);
     if (rc != ERR_OK) {
         free(a);
         return rc;
@@ -429,6 +440,27 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
     return rc;
 }
 
+/* ---- dense ----------------------------------------------------------------- */
+
+enum err_code dense_size(const void *self, const struct attn_dense *d, uint64_t *bytes,
+                         struct err *e)
+{
+    if (!((const struct cuda_attn *)self)->dense)
+        return err_set(e, ERR_INVALID, "dense attention: the cuda backend serves it on sm_90a");
+    return dense_workspace(d, bytes, e);
+}
+
+enum err_code dense_run(void *self, const struct attn_dense *d, void *workspace, void *stream,
+                        struct err *e)
+{
+    const struct cuda_attn *a = (const struct cuda_attn *)self;
+    if (!a->dense)
+        return err_set(e, ERR_INVALID, "dense attention: the cuda backend serves it on sm_90a");
+    enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
+    return rc != ERR_OK ? rc
+                        : dense_attend(d, a->n_sm, workspace, (cudaStream_t)stream, e);
+}
+
 /* ---- cache memory --------------------------------------------------------- */
 
 enum err_code map(void *self, size_t bytes, void **out, struct err *e)
@@ -491,6 +523,6 @@ enum err_code copy_blocks(void *, void *slab, size_t bytes, const int32_t *from_
 
 const struct attn_backend cuda_attention = {
     ATTN_ABI, "cuda", ATTN_CUDA, cuda_kernel_table, CUDA_KERNELS, open_backend, close_backend,
-    fits,     size_call, begin,     run,       NULL,    NULL,      map,          unmap,
+    fits,     size_call, begin,     run,       dense_size, dense_run,      map,          unmap,
     copy_in,  copy_out, copy_blocks,
 };

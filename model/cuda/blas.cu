@@ -24,7 +24,7 @@ const size_t workspace_bytes = (size_t)64 << 20;
 struct shape {
     uint64_t in_ld, to_ld, w_step, in_step, to_step;
     uint32_t n_rows, n_cols, n, batch;
-    uint32_t out, bias, align; /* align: lowest set bits of the addresses */
+    uint32_t turned, out, bias, align; /* align: lowest set bits of the addresses */
 };
 
 struct choice {
@@ -130,6 +130,7 @@ struct shape shape_of(const struct blas_call *c)
     s.n_cols = c->w->n_cols;
     s.n = c->n;
     s.batch = c->batch;
+    s.turned = c->turned;
     s.out = c->out;
     s.bias = c->w->bias != NULL;
     s.align = alignment(c->w->data, c->w_step, 2) << 20 | alignment(c->in, c->in_step, 2) << 10 |
@@ -159,11 +160,13 @@ void forget(struct blas *b, struct choice *k)
     memset(k, 0, sizeof *k);
 }
 
-/* Column-major, as the library sees it: to^T [N, n] = W^T' [K, N]' in^T [K, n]. */
+/* Column-major, as the library sees it: to^T [N, n] = W^T' [K, N]' in^T [K, n]; turned,
+ * to^T [K, n] = W^T [K, N] in^T [N, n]. */
 enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, struct err *e)
 {
     const struct shape *s = &k->shape;
-    cublasOperation_t turn = CUBLAS_OP_T;
+    cublasOperation_t turn = s->turned ? CUBLAS_OP_N : CUBLAS_OP_T;
+    uint32_t n_in = s->turned ? s->n_rows : s->n_cols, n_to = s->turned ? s->n_cols : s->n_rows;
     cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t rc = b->op_create(&k->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (rc == CUBLAS_STATUS_SUCCESS)
@@ -176,9 +179,9 @@ enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, s
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = b->layout_create(&k->w, CUDA_R_16BF, s->n_cols, s->n_rows, s->n_cols);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = b->layout_create(&k->in, CUDA_R_16BF, s->n_cols, s->n, (int64_t)s->in_ld);
+        rc = b->layout_create(&k->in, CUDA_R_16BF, n_in, s->n, (int64_t)s->in_ld);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = b->layout_create(&k->to, to_type, s->n_rows, s->n, (int64_t)s->to_ld);
+        rc = b->layout_create(&k->to, to_type, n_to, s->n, (int64_t)s->to_ld);
     if (rc != CUBLAS_STATUS_SUCCESS || s->batch <= 1)
         return result(rc, "describing a product", e);
     const cublasLtMatrixLayout_t layout[] = {k->w, k->in, k->to};

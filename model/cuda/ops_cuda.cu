@@ -106,6 +106,7 @@ void heads(void *self, const struct op_heads *h, uint32_t n)
         c.to = (uint16_t *)h->to + i * h->to_head;
         c.to_ld = h->to_ld;
         c.out = OP_OUT_T;
+        c.turned = h->turned;
         c.n = n;
         c.batch = even ? h->n_heads : 1;
         c.w_step = step;
@@ -151,6 +152,12 @@ void copy_parts(void *self, const void *from, size_t from_ld, size_t from_part, 
     if (n > 0)
         rows_copy_parts(own(self), from, from_ld, from_part, to, to_ld, to_part, n, n_parts,
                         width);
+}
+
+void rope(void *self, const struct op_rope *r, uint32_t n)
+{
+    if (n > 0)
+        rows_rope(own(self), r, n);
 }
 
 void moe(void *self, const struct op_moe *m, uint32_t n)
@@ -296,6 +303,7 @@ void fill_table(struct ops *t, struct cuda_ops *o)
     t->linear = linear;
     t->heads = heads;
     t->copy_parts = copy_parts;
+    t->rope = rope;
     t->moe = moe;
     t->gather = gather;
     t->zero = zero;

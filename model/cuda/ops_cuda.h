@@ -147,7 +147,7 @@ enum err_code blas_open(struct blas **out, struct err *e);
 void blas_close(struct blas *b);
 
 /* to[n, rows of w] = in w^T + bias, T or float32, added to `to` where out is
- * OP_OUT_ADD.  batch > 1: matrices, inputs and results that lie apart by the
+ * OP_OUT_ADD; turned: to[n, columns of w] = in w, without bias.  batch > 1: matrices, inputs and results that lie apart by the
  * given steps (elements). */
 struct blas_call {
     const struct op_matrix *w;
@@ -155,6 +155,7 @@ struct blas_call {
     void *to;
     size_t in_ld, to_ld;
     enum op_out out;
+    bool turned;
     uint32_t n, batch;
     int64_t w_step, in_step, to_step;
 };
@@ -175,6 +176,7 @@ void rows_glu(struct cuda_ops *o, const void *both, uint32_t width, enum act_kin
 void rows_copy_parts(struct cuda_ops *o, const void *from, size_t from_ld, size_t from_part,
                      void *to, size_t to_ld, size_t to_part, uint32_t n, uint32_t n_parts,
                      uint32_t width);
+void rows_rope(struct cuda_ops *o, const struct op_rope *r, uint32_t n);
 void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32_t n,
                  uint32_t width, float *out);
 void rows_softcap(struct cuda_ops *o, float *x, float cap, size_t n);

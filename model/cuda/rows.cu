@@ -2,6 +2,7 @@
  *
  * A row's result depends on that row alone.  Norms sum in float32 in an order
  * fixed by the width.  See ops_cuda.h. */
+#include "attention/feature_math.h"
 #include "model/cuda/activate.cuh"
 #include "model/cuda/ops_cuda.h"
 
@@ -127,6 +128,33 @@ __global__ void copy_parts(const uint16_t *from, size_t from_ld, size_t from_par
     }
 }
 
+/* A CTA a token. */
+__global__ void rope_rows(struct op_rope r)
+{
+    uint32_t t = r.first + blockIdx.x, lo = 0, hi = r.n_rows; /* cu[lo] <= t */
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if ((uint32_t)r.cu_seqlens[mid] <= t)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    uint32_t p = min(t - (uint32_t)r.cu_seqlens[lo], r.table_rows - 1), half = r.dim / 2;
+    const __nv_bfloat16 *cos_ = (const __nv_bfloat16 *)r.cos + (size_t)p * half;
+    const __nv_bfloat16 *sin_ = (const __nv_bfloat16 *)r.sin + (size_t)p * half;
+    __nv_bfloat16 *x = (__nv_bfloat16 *)r.x + blockIdx.x * r.ld;
+    for (uint32_t i = threadIdx.x; i < r.n_parts * half; i += blockDim.x) {
+        uint32_t k = i % half;
+        __nv_bfloat16 *part = x + i / half * r.step;
+        int32_t at[2];
+        attn_rope_channels((int32_t)k, (int32_t)r.dim, r.interleaved, &at[0], &at[1]);
+        float a = (float)part[at[0]], b = (float)part[at[1]];
+        attn_rope_pair(&a, &b, (float)cos_[k], (float)sin_[k]);
+        part[at[0]] = __float2bfloat16(a);
+        part[at[1]] = __float2bfloat16(b);
+    }
+}
+
 __global__ void gather_rows(const float *x, const uint32_t *row, uint32_t width, float *out)
 {
     const float *from = x + (size_t)row[blockIdx.x] * width;
@@ -213,6 +241,12 @@ void rows_copy_parts(struct cuda_ops *o, const void *from, size_t from_ld, size_
     copy_parts<<<n, THREADS, 0, o->stream>>>((const uint16_t *)from, from_ld, from_part,
                                              (uint16_t *)to, to_ld, to_part, n_parts, width);
     check_launch(o, "copying parts");
+}
+
+void rows_rope(struct cuda_ops *o, const struct op_rope *r, uint32_t n)
+{
+    rope_rows<<<n, THREADS, 0, o->stream>>>(*r);
+    check_launch(o, "rotating");
 }
 
 void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32_t n,

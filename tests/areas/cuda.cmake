@@ -4,6 +4,10 @@ quire_test(cuda_attention_test
   SOURCES property/cuda_attention_test.c support/attn_world.c
   LIBRARIES test_support attention m
   LABELS gpu TIMEOUT 600)
+quire_test(cuda_dense_test
+  SOURCES property/cuda_dense_test.c support/attn_world.c
+  LIBRARIES test_support attention m
+  LABELS gpu TIMEOUT 600)
 quire_test(cuda_model_test
   SOURCES property/cuda_model_test.c
   LIBRARIES model_driver test_support m
@@ -19,13 +23,16 @@ if(runs)
     ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
   quire_add_test(model_conformance_cuda 600 gpu $<TARGET_FILE:model_conformance> --backend cuda
     ${model_fixtures})
+  quire_add_test(mla_forms_cuda 600 gpu $<TARGET_FILE:mla_forms_test> --backend cuda
+    ${model_fixtures})
 endif()
 quire_test(cuda_planner_test
   SOURCES unit/cuda_planner_test.c
   LIBRARIES test_support attention
   LABELS unit)
 get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
-foreach(name cuda_attention_test cuda_model_test model_golden_cuda model_conformance_cuda)
+foreach(name cuda_attention_test cuda_dense_test cuda_model_test model_golden_cuda
+    model_conformance_cuda mla_forms_cuda)
   if(TEST ${name}.${preset})
     set_tests_properties(${name}.${preset} PROPERTIES SKIP_RETURN_CODE 77)
   endif()

@@ -6,8 +6,8 @@
  * steps: one absorbs every row, the other expands each row that begins in a
  * step.  A step mixes, in any order, prompts that begin, chunks, rows over a
  * prefix hit and decodes, so later steps read what both forms wrote.  All logits
- * agree: float32 within 1e-5 of their norm (cuda: bfloat16 within 2e-2, where
- * experts are chosen the median row within 5e-2).  Where a form was used the two
+ * agree: float32 within 1e-5 of their norm in every step (cuda: bfloat16 within
+ * 2e-2, but where experts are chosen the median row of all steps).  Where a form was used the two
  * differ in some bit, and without it in none: the test would see an expansion
  * that never happens. */
 #include <math.h>
@@ -132,23 +132,35 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The error that counts. */
-static double error_of(const struct pair *p, const float *got, const float *want, uint32_t n)
+/* Each row's error, of all steps. */
+struct errors {
+    double *each;
+    size_t n;
+};
+
+static void keep(struct errors *all, const struct pair *p, const float *got, const float *want,
+                 uint32_t n)
 {
-    if (!p->cuda || !p->moe)
-        return relative(got, want, (size_t)n * p->vocab);
-    double *each = malloc(n * sizeof *each), median;
-    for (uint32_t i = 0; i < n; i++)
-        each[i] = relative(got + (size_t)i * p->vocab, want + (size_t)i * p->vocab, p->vocab);
-    qsort(each, n, sizeof *each, ascending);
-    median = each[n / 2];
-    free(each);
-    return median;
+    all->each = realloc(all->each, (all->n + n) * sizeof *all->each);
+    if (all->each == NULL)
+        exit(2);
+    for (size_t i = 0; i < n; i++)
+        all->each[all->n++] = relative(got + i * p->vocab, want + i * p->vocab, p->vocab);
+}
+
+static double median(struct errors *all)
+{
+    if (all->n == 0)
+        return 0;
+    qsort(all->each, all->n, sizeof *all->each, ascending);
+    return all->each[all->n / 2];
 }
 
 static void run_steps(struct pair *p, struct rng *r, uint32_t steps, const char *name)
 {
-    double limit = !p->cuda ? 1e-5 : p->moe ? 5e-2 : 2e-2, worst = 0;
+    bool by_median = p->cuda && p->moe;
+    double limit = p->cuda ? 2e-2 : 1e-5, worst = 0;
+    struct errors all = { 0 };
     uint32_t n_fresh = 0, n_differ = 0;
     bool before = false; /* an expansion, in any step so far */
     for (uint32_t step = 0; step < steps; step++) {
@@ -164,13 +176,14 @@ static void run_steps(struct pair *p, struct rng *r, uint32_t steps, const char 
         check(driver_step(p->expanded, row, n, &out, &n_same, &e), &e, "expanded step");
         const float *want = model_logits(driver_model(p->absorbed));
         const float *got = model_logits(driver_model(p->expanded));
-        double error = error_of(p, got, want, n_out);
+        double error = relative(got, want, (size_t)n_out * p->vocab);
+        keep(&all, p, got, want, n_out);
         bool differ = memcmp(got, want, (size_t)n_out * p->vocab * sizeof *got) != 0;
         worst = error > worst ? error : worst;
         before = before || fresh;
         n_fresh += fresh;
         n_differ += differ && fresh;
-        if (!(error <= limit) || n_same != n_out || (differ && !before)) {
+        if ((!by_median && !(error <= limit)) || n_same != n_out || (differ && !before)) {
             n_failed++;
             printf("FAIL %s: step %u: error %.2e\n", name, step, error);
         }
@@ -180,7 +193,13 @@ static void run_steps(struct pair *p, struct rng *r, uint32_t steps, const char 
         printf("FAIL %s: %u steps expanded rows, %u of them differ in a bit\n", name, n_fresh,
                n_differ);
     }
-    printf("%s: %u steps, %u with expanded rows, error %.2e\n", name, steps, n_fresh, worst);
+    if (!(median(&all) <= limit)) {
+        n_failed++;
+        printf("FAIL %s: median error %.2e\n", name, median(&all));
+    }
+    printf("%s: %u steps, %u with expanded rows, error %.2e, of the median row %.2e\n", name, steps,
+           n_fresh, worst, median(&all));
+    free(all.each);
 }
 
 static void run_dir(const char *dir, bool cuda, uint64_t seed, uint32_t steps)
