@@ -47,6 +47,8 @@ struct item {
     int begin, end, pos0, n; /* keys that any row sees; first tile, tiles */
 };
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
 __device__ __forceinline__ struct item find_item(const struct dense_call &c, int id, int n_units)
 {
     int4 raw = __ldcg((const int4 *)&c.unit[id % n_units]);
@@ -138,8 +140,6 @@ __device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data,
         }
     }
 }
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 /* ---- a computing warpgroup ------------------------------------------------------- */
 
