@@ -233,7 +233,8 @@ enum err_code attn_begin(struct attn *a, const struct attn_plan *plan,
     if (rc || plan->schedule_bytes == 0)
         return rc;
     if (args->schedule == NULL)
-        return err_set_param(e, ERR_INVALID, "schedule", "schedule: absent, %llu bytes were planned",
+        return err_set_param(e, ERR_INVALID, "schedule",
+                             "schedule: absent, %llu bytes were planned",
                              (unsigned long long)plan->schedule_bytes);
     return a->backend->begin(a->self, plan, args, stream, e);
 }

@@ -207,6 +207,8 @@ struct attn_options {
     int32_t device_index;               /* which GPU, device backends only        */
     const char *only_kernel;            /* NULL, or the one kernel to consider
                                          * (tests and benchmarks)                */
+    uint32_t shared_limit;              /* 0, or bytes of shared memory a block, as
+                                         * on a device that has no more (tests)  */
 };
 
 struct attn;
@@ -238,8 +240,9 @@ MUST_USE enum err_code attn_begin(struct attn *a, const struct attn_plan *plan,
 /* Compute under a plan.  args must have the plan's presence, dtypes and shapes
  * (ERR_INVALID otherwise, nothing written); pointers are free to differ.
  * workspace has plan->workspace_bytes on the backend's device and need not be
- * initialised.  Without args->schedule the call does attn_begin's work itself.  stream is the backend's queue, NULL on the CPU, where the call
- * returns when all is written. */
+ * initialised.  Without args->schedule the call does attn_begin's work itself.
+ * stream is the backend's queue, NULL on the CPU, where the call returns when all
+ * is written. */
 MUST_USE enum err_code attn_run(struct attn *a, const struct attn_plan *plan,
                                 const struct attn_args *args, void *workspace, void *stream,
                                 struct err *e);

@@ -26,8 +26,9 @@ enum { WIDTHS = 3 };
 const int widths[WIDTHS] = {64, 128, 256};
 
 struct cuda_attn {
-    int device, n_sm;
-    /* Which instances this device can hold, by cache kind and width. */
+    int device;
+    struct cuda_room room;
+    /* Which instances this device runs, by cache kind and width. */
     bool split[CACHE_KINDS][WIDTHS], prefill[CACHE_KINDS][WIDTHS], hopper[CACHE_KINDS][WIDTHS];
     bool latent[CACHE_KINDS], dense;
 };
@@ -49,32 +50,59 @@ int width_index(int head_size)
     return i;
 }
 
-/* Ready what the device can hold; its having no room is no error. */
-enum err_code prepare(const struct kernel_family *f, int width, bool *ready, struct err *e)
+enum err_code prepare(const struct kernel_family *f, int width, const struct cuda_room *room,
+                      bool runs, struct err *e)
 {
-    cudaError_t rc = f->prepare(width);
-    *ready = rc == cudaSuccess;
-    if (rc != cudaErrorInvalidValue)
-        return cuda_result(rc, "preparing kernels (was the plugin built for this GPU?)", e);
-    cudaGetLastError();
-    return ERR_OK;
+    return runs ? cuda_result(f->prepare(width, room),
+                              "preparing kernels (was the plugin built for this GPU?)", e)
+                : ERR_OK;
 }
 
-enum err_code prepare_all(struct cuda_attn *a, bool hopper, struct err *e)
+/* Ready every instance that the device has room for. */
+enum err_code prepare_all(struct cuda_attn *a, struct err *e)
 {
+    const struct cuda_room *room = &a->room;
     enum err_code rc = cuda_result(prepare_planner(), "preparing kernels", e);
     if (rc == ERR_OK)
         rc = cuda_result(prepare_prologue(), "preparing kernels", e);
     for (int k = 0; rc == ERR_OK && k < CACHE_KINDS; k++) {
-        rc = prepare(&latent_kernels[k], CUDA_LATENT_K, &a->latent[k], e);
+        int element = k < CACHE_E4M3 ? 2 : 1;
+        a->latent[k] = latent_stages(room, element) > 0;
+        rc = prepare(&latent_kernels[k], CUDA_LATENT_K, room, a->latent[k], e);
         for (int i = 0; rc == ERR_OK && i < WIDTHS; i++) {
-            rc = prepare(split_kernels[k], widths[i], &a->split[k][i], e);
+            int d = widths[i];
+            a->split[k][i] = split_stages(room, element, d, 8) > 0 &&
+                             split_stages(room, element, d, 16) > 0;
+            a->prefill[k][i] = prefill_bytes(element, d) <= room->block_bytes;
+            a->hopper[k][i] = hopper_kernels[k] != NULL &&
+                              hopper_runs(room, QUIRE_CUDA_HOPPER, element, d);
+            rc = prepare(split_kernels[k], d, room, a->split[k][i], e);
             if (rc == ERR_OK)
-                rc = prepare(prefill_kernels[k], widths[i], &a->prefill[k][i], e);
-            if (rc == ERR_OK && hopper && hopper_kernels[k] != NULL)
-                rc = prepare(hopper_kernels[k], widths[i], &a->hopper[k][i], e);
+                rc = prepare(prefill_kernels[k], d, room, a->prefill[k][i], e);
+            if (rc == ERR_OK)
+                rc = prepare(hopper_kernels[k], d, room, a->hopper[k][i], e);
         }
     }
+    return rc;
+}
+
+enum err_code read_room(int device, struct cuda_room *room, struct err *e)
+{
+    const struct {
+        enum cudaDeviceAttr attribute;
+        int32_t *to;
+    } reads[] = {
+        {cudaDevAttrComputeCapabilityMajor, &room->major},
+        {cudaDevAttrComputeCapabilityMinor, &room->minor},
+        {cudaDevAttrMultiProcessorCount, &room->n_sm},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, &room->block_bytes},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &room->sm_bytes},
+    };
+    enum err_code rc = ERR_OK;
+    for (const auto &r : reads)
+        if (rc == ERR_OK)
+            rc = cuda_result(cudaDeviceGetAttribute(r.to, r.attribute, device),
+                             "reading device properties", e);
     return rc;
 }
 
@@ -91,16 +119,14 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
     if (a == NULL)
         return err_nomem(e, "attention backend", sizeof *a);
     a->device = opt->device_index;
-    a->n_sm = info.n_sm;
-    rc = prepare_all(a, QUIRE_CUDA_HOPPER && info.major == 9 && info.minor == 0, e);
-    int block_bytes = 0;
+    rc = read_room(a->device, &a->room, e);
+    if (opt->shared_limit > 0 && (int32_t)opt->shared_limit < a->room.block_bytes)
+        a->room.block_bytes = (int32_t)opt->shared_limit;
     if (rc == ERR_OK)
-        rc = cuda_result(cudaDeviceGetAttribute(&block_bytes,
-                                                cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                                a->device),
-                         "reading device properties", e);
+        rc = prepare_all(a, e);
     if (rc == ERR_OK)
-        rc = cuda_result(dense_prepare(info.major, info.minor, block_bytes, &a->dense),
+        rc = cuda_result(dense_prepare(a->room.major, a->room.minor, a->room.block_bytes,
+                                       &a->dense),
                          "preparing dense attention", e);
     if (rc != ERR_OK) {
         free(a);
@@ -149,11 +175,12 @@ struct layout {
     int32_t q_width, max_chunks, part_rows, split_rows, q_form;
 };
 
-/* The same of the planner's lists; tile_rows 0: no such list. */
+/* The same of the planner's lists. */
 struct schedule {
     uint64_t list[LISTS], total;
     int64_t most_units[LISTS];
     int32_t tile_rows[LISTS];
+    enum share share[LISTS];
 };
 
 uint64_t take(uint64_t *at, uint64_t bytes)
@@ -206,10 +233,12 @@ struct schedule lay_out_lists(const struct attn_plan *p, const struct layout *l)
     int64_t tokens = p->token_count, seqs = p->batch_size, few = seqs;
     if (p->kernel == CUDA_REFERENCE)
         return s;
-    s.tile_rows[LIST_SPLIT] = p->kernel == CUDA_LATENT ? 64 : p->group <= 8 ? 8 : 16;
+    s.share[LIST_SPLIT] = p->kernel == CUDA_LATENT ? SHARE_LATENT : SHARE_SPLIT;
+    s.tile_rows[LIST_SPLIT] = p->kernel == CUDA_LATENT ? LATENT_ROWS : p->group <= 8 ? 8 : 16;
     if (p->kernel == CUDA_PREFILL) {
         few *= l->split_rows / p->group;
-        s.tile_rows[LIST_PREFILL] = l->q_width <= 128 ? 128 : 64;
+        s.share[LIST_PREFILL] = SHARE_PREFILL;
+        s.tile_rows[LIST_PREFILL] = prefill_rows(l->q_width);
         s.most_units[LIST_PREFILL] =
             plan_most_units(tokens, seqs, p->group, s.tile_rows[LIST_PREFILL], 1);
     }
@@ -217,7 +246,7 @@ struct schedule lay_out_lists(const struct attn_plan *p, const struct layout *l)
         plan_most_units(p->kernel == CUDA_PREFILL && few < tokens ? few : tokens, seqs, p->group,
                         s.tile_rows[LIST_SPLIT], l->max_chunks);
     for (int i = 0; i < LISTS; i++)
-        if (s.tile_rows[i] > 0)
+        if (s.share[i] != SHARE_NONE)
             s.list[i] = take(&s.total, sizeof(struct plan_head) +
                                            (uint64_t)s.most_units[i] * sizeof(struct plan_unit));
     return s;
@@ -364,6 +393,7 @@ void fill_lists(struct attn_call *c, const struct schedule *s, char *memory)
         c->unit[i] = (struct plan_unit *)(c->list[i] + 1);
         c->most_units[i] = (int32_t)s->most_units[i];
         c->tile_rows[i] = s->tile_rows[i];
+        c->share[i] = s->share[i];
     }
 }
 
@@ -395,8 +425,8 @@ enum err_code begin(void *self, const struct attn_plan *p, const struct attn_arg
 {
     const struct cuda_attn *a = (const struct cuda_attn *)self;
     if ((uintptr_t)args->schedule % 16 != 0)
-        return err_set_param(e, ERR_INVALID, "schedule", "schedule at %p: expected 16-byte alignment",
-                             args->schedule);
+        return err_set_param(e, ERR_INVALID, "schedule",
+                             "schedule at %p: expected 16-byte alignment", args->schedule);
     struct attn_call c = make_call(p, args, NULL);
     enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
     return rc != ERR_OK ? rc
@@ -426,16 +456,16 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
     if (p->kernel == CUDA_REFERENCE)
         return cuda_result(launch_generic(&c, s), "launching the generic kernel", e);
     if (p->kernel == CUDA_LATENT) {
-        rc = cuda_result(latent_kernels[c.cache].launch(&c, a->n_sm, s),
+        rc = cuda_result(latent_kernels[c.cache].launch(&c, &a->room, s),
                          "launching the latent kernel", e);
         return rc != ERR_OK
                    ? rc
                    : cuda_result(launch_latent_merge(&c, s), "launching the latent merge", e);
     }
-    rc = cuda_result(split_kernels[c.cache]->launch(&c, a->n_sm, s), "launching the split kernel",
+    rc = cuda_result(split_kernels[c.cache]->launch(&c, &a->room, s), "launching the split kernel",
                      e);
     if (rc == ERR_OK && p->kernel == CUDA_PREFILL)
-        rc = cuda_result(prefill_for(a, &c)->launch(&c, a->n_sm, s),
+        rc = cuda_result(prefill_for(a, &c)->launch(&c, &a->room, s),
                          "launching the prefill kernel", e);
     return rc;
 }
@@ -458,7 +488,7 @@ enum err_code dense_run(void *self, const struct attn_dense *d, void *workspace,
         return err_set(e, ERR_INVALID, "dense attention: the cuda backend serves it on sm_90a");
     enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
     return rc != ERR_OK ? rc
-                        : dense_attend(d, a->n_sm, workspace, (cudaStream_t)stream, e);
+                        : dense_attend(d, a->room.n_sm, workspace, (cudaStream_t)stream, e);
 }
 
 /* ---- cache memory --------------------------------------------------------- */

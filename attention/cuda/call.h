@@ -14,6 +14,14 @@ struct plan_unit;
 /* A step's lists: for the split or latent kernel, and for the prefill kernel. */
 enum { LIST_SPLIT, LIST_PREFILL, LISTS };
 
+/* Who serves which sequences, and how their keys are cut. */
+enum share {
+    SHARE_NONE,    /* no such list                             */
+    SHARE_SPLIT,   /* those of few rows, in chunks             */
+    SHARE_PREFILL, /* the others, all keys at once             */
+    SHARE_LATENT   /* all: one query in chunks, more at once   */
+};
+
 /* What the cache holds, and hence what the matrix units are fed. */
 enum cache_kind { CACHE_BF16, CACHE_F16, CACHE_E4M3, CACHE_INT8, CACHE_KINDS };
 
@@ -47,7 +55,8 @@ struct attn_call {
     /* The planner's lists (planner.h), in a class's memory or the workspace. */
     struct plan_head *list[LISTS];
     struct plan_unit *unit[LISTS];
-    int32_t most_units[LISTS], tile_rows[LISTS]; /* tile_rows 0: no such list  */
+    int32_t most_units[LISTS], tile_rows[LISTS];
+    enum share share[LISTS];
 
     int64_t bias_stride_batch, bias_stride_head; /* 0 where broadcast          */
     int64_t bias_rows, bias_cols, qk_cols;

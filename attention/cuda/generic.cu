@@ -62,7 +62,7 @@ __device__ float score(const struct attn_call &c, const struct query &u, int64_t
         x += u.q[i] * (cached<T>(c, c.key_cache, at + i) *
                        channel_scale(c, c.k_scale, c.k_channel, u.kv_head, i));
     x *= c.scale;
-    if (c.bias != NULL && u.j < c.bias_rows && k < c.bias_cols) {
+    if (c.bias != NULL && u.j >= 0 && u.j < c.bias_rows && k < c.bias_cols) {
         int64_t from = u.b * c.bias_stride_batch + u.h * c.bias_stride_head +
                        u.j * c.bias_cols + k;
         x += to_float(((const T *)c.bias)[from]);

@@ -19,6 +19,7 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
+#include "attention/cuda/room.h"
 #include "attention/cuda/wgmma.cuh"
 #include "attention/cuda/work.cuh"
 
@@ -32,8 +33,9 @@ template <int D> struct shape {
         PANEL_BYTES = KEYS * 128,
         TILE_BYTES = D / PANEL * PANEL_BYTES, /* Q, K or V */
         DATA_BYTES = TILE_BYTES * (2 + 2 * STAGES), /* two of Q, then stages of K, V */
-        SMEM_BYTES = 1024 + DATA_BYTES + 128
+        SMEM_BYTES = hopper_bytes(D)
     };
+    static_assert(1024 + DATA_BYTES + 128 == SMEM_BYTES, "room.h");
 };
 
 /* Barriers and notes between the warpgroups, in shared memory. */
@@ -463,25 +465,24 @@ template <int KIND, int D> cudaError_t prepare(void)
                                 shape<D>::SMEM_BYTES);
 }
 
-template <int KIND> cudaError_t prepare_any(int width)
+template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *)
 {
-    return width == 64    ? prepare<KIND, 64>()
-           : width == 128 ? prepare<KIND, 128>()
-                          : cudaErrorInvalidValue;
+    return width == 64 ? prepare<KIND, 64>() : prepare<KIND, 128>();
 }
 
 template <int KIND, int D>
-cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t start(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
-    return launch(hopper_kernel<KIND, D>, (unsigned)n_sm, THREADS, shape<D>::SMEM_BYTES, stream,
-                  *c);
+    return launch(hopper_kernel<KIND, D>, (unsigned)room->n_sm, THREADS, shape<D>::SMEM_BYTES,
+                  stream, *c);
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room,
+                      cudaStream_t stream)
 {
-    return c->q_width == 64 ? start<KIND, 64>(c, n_sm, stream)
-                            : start<KIND, 128>(c, n_sm, stream);
+    return c->q_width == 64 ? start<KIND, 64>(c, room, stream)
+                            : start<KIND, 128>(c, room, stream);
 }
 
 } // namespace hopper

@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/cuda/call.h"
+#include "attention/cuda/room.h"
 
 /* The step's lists, before anything that works them off. */
 cudaError_t prepare_planner(void);
@@ -17,12 +18,12 @@ cudaError_t prepare_prologue(void);
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream);
 cudaError_t launch_generic(const struct attn_call *c, cudaStream_t stream);
 
-/* The instances of a kernel for one cache kind, by head width. */
+/* The instances of a kernel for one cache kind, by head width: those that room.h
+ * finds room for, and no other may be asked for. */
 struct kernel_family {
-    /* Ready the instances of a padded width; fails where the device has not the
-     * shared memory, and then that width is not to be launched. */
-    cudaError_t (*prepare)(int width);
-    cudaError_t (*launch)(const struct attn_call *c, int n_sm, cudaStream_t stream);
+    cudaError_t (*prepare)(int width, const struct cuda_room *room);
+    cudaError_t (*launch)(const struct attn_call *c, const struct cuda_room *room,
+                          cudaStream_t stream);
 };
 
 extern const struct kernel_family split_bf16, split_f16, split_e4m3, split_int8;

@@ -21,12 +21,21 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
+#include "attention/cuda/room.h"
 #include "attention/cuda/work.cuh"
 
 namespace latent
 {
 
-enum { WARPS = 8, THREADS = WARPS * 32, ROWS = 64, KEYS = 32, DK = 576, DV = 512, SUBS = ROWS / 16 };
+enum {
+    WARPS = 8,
+    THREADS = WARPS * 32,
+    ROWS = LATENT_ROWS,
+    KEYS = LATENT_KEYS,
+    DK = LATENT_K,
+    DV = 512,
+    SUBS = ROWS / 16
+};
 
 /* Per row, between warps, in shared memory. */
 struct exchange {
@@ -37,18 +46,19 @@ struct exchange {
     int next; /* item */
 };
 
-template <int KIND> struct shape {
+template <int KIND, int STAGES_> struct shape {
     typedef cache_tile<KIND, DK> tile;
     enum {
-        STAGES = tile::ELEMENT == 2 ? 3 : 4,
+        STAGES = STAGES_,
         STAGE_BYTES = KEYS * tile::ROW_BYTES,
         Q_ROW = DK * 2,
         Q_BYTES = ROWS * Q_ROW,
         P_ROW = KEYS * 2, /* 64 bytes: four pieces, swizzled in pairs of rows */
         P_BYTES = ROWS * P_ROW,
         DATA_BYTES = Q_BYTES + STAGES * STAGE_BYTES + P_BYTES,
-        SMEM_BYTES = DATA_BYTES + sizeof(struct exchange)
+        SMEM_BYTES = latent_bytes(tile::ELEMENT, STAGES)
     };
+    static_assert(DATA_BYTES + sizeof(struct exchange) == SMEM_BYTES, "room.h");
 };
 
 struct item {
@@ -319,11 +329,11 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
         }
 }
 
-template <int KIND>
+template <int KIND, int STAGES>
 __device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
                                         char *data, struct exchange *ex)
 {
-    typedef shape<KIND> sh;
+    typedef shape<KIND, STAGES> sh;
     typedef typename sh::tile::M M;
     uint32_t q_tile = smem_address(data), ring = q_tile + sh::Q_BYTES;
     char *weights = data + sh::Q_BYTES + sh::STAGES * sh::STAGE_BYTES;
@@ -384,11 +394,11 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
     store<KIND>(c, w, o, ex);
 }
 
-template <int KIND>
+template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS, 1)
     latent_kernel(const __grid_constant__ struct attn_call c)
 {
-    typedef shape<KIND> sh;
+    typedef shape<KIND, STAGES> sh;
     extern __shared__ __align__(128) char data[];
     struct exchange *ex = (struct exchange *)(data + sh::DATA_BYTES);
     int items = list_items(c, LIST_SPLIT);
@@ -399,24 +409,42 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0)
             ex->next = next_item(c, LIST_SPLIT, items);
         find_item(c, id, &w);
-        compute<KIND>(c, w, data, ex);
+        compute<KIND, STAGES>(c, w, data, ex);
         __syncthreads();
         id = ex->next;
         __syncthreads();
     }
 }
 
-template <int KIND> cudaError_t prepare(int)
+/* The instance that the device has room for; c NULL: only ready it. */
+template <int KIND, int STAGES>
+cudaError_t use(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
-    return cudaFuncSetAttribute(latent_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shape<KIND>::SMEM_BYTES);
+    enum { SMEM_BYTES = shape<KIND, STAGES>::SMEM_BYTES };
+    if (c == NULL)
+        return cudaFuncSetAttribute(latent_kernel<KIND, STAGES>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+    return launch(latent_kernel<KIND, STAGES>, (unsigned)room->n_sm, THREADS, SMEM_BYTES, stream,
+                  *c);
 }
 
 template <int KIND>
-cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t choose(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
-    return launch(latent_kernel<KIND>, (unsigned)n_sm, THREADS, shape<KIND>::SMEM_BYTES, stream,
-                  *c);
+    constexpr int ELEMENT = cache_tile<KIND, DK>::ELEMENT;
+    constexpr int FULL = latent_full_stages(ELEMENT), FEW = latent_few_stages(ELEMENT);
+    int stages = latent_stages(room, ELEMENT);
+    if (stages == FULL)
+        return use<KIND, FULL>(c, room, stream);
+    if constexpr (FEW != FULL)
+        if (stages == FEW)
+            return use<KIND, FEW>(c, room, stream);
+    return cudaErrorInvalidConfiguration;
+}
+
+template <int KIND> cudaError_t prepare(int, const struct cuda_room *room)
+{
+    return choose<KIND>(NULL, room, 0);
 }
 
 } // namespace latent

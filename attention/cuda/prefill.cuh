@@ -18,6 +18,7 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
+#include "attention/cuda/room.h"
 #include "attention/cuda/work.cuh"
 
 namespace prefill
@@ -30,16 +31,17 @@ template <int KIND, int D> struct shape {
     enum {
         SUBS = D <= 128 ? 2 : 1, /* 16-row parts a warp */
         TILE = WARPS * 16 * SUBS,
-        KEYS = D <= 128 ? 64 : 32,
+        KEYS = prefill_keys(D),
         HALVES = KEYS / HALF,
         KV_BYTES = KEYS * tile::ROW_BYTES,
         STAGE_BYTES = 2 * KV_BYTES,
         Q_ROW = D * 2,
         Q_BYTES = TILE * Q_ROW,
         DATA_BYTES = Q_BYTES + STAGES * STAGE_BYTES,
-        SMEM_BYTES = DATA_BYTES + 16,
+        SMEM_BYTES = prefill_bytes(tile::ELEMENT, D),
         CTAS_PER_SM = 2
     };
+    static_assert(TILE == prefill_rows(D) && DATA_BYTES + 16 == SMEM_BYTES, "room.h");
 };
 
 struct item {
@@ -432,14 +434,15 @@ template <int KIND, int D> cudaError_t prepare(void)
 }
 
 template <int KIND, int D>
-cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t start(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
     typedef shape<KIND, D> sh;
-    return launch(prefill_kernel<KIND, D>, (unsigned)(n_sm * sh::CTAS_PER_SM), THREADS,
-                  sh::SMEM_BYTES, stream, *c);
+    int ctas = room_ctas(room, sh::SMEM_BYTES, sh::CTAS_PER_SM);
+    return launch(prefill_kernel<KIND, D>, (unsigned)(room->n_sm * ctas), THREADS, sh::SMEM_BYTES,
+                  stream, *c);
 }
 
-template <int KIND> cudaError_t prepare_any(int width)
+template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *)
 {
     return width == 64    ? prepare<KIND, 64>()
            : width == 128 ? prepare<KIND, 128>()
@@ -447,11 +450,12 @@ template <int KIND> cudaError_t prepare_any(int width)
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room,
+                      cudaStream_t stream)
 {
-    return c->q_width == 64    ? start<KIND, 64>(c, n_sm, stream)
-           : c->q_width == 128 ? start<KIND, 128>(c, n_sm, stream)
-                               : start<KIND, 256>(c, n_sm, stream);
+    return c->q_width == 64    ? start<KIND, 64>(c, room, stream)
+           : c->q_width == 128 ? start<KIND, 128>(c, room, stream)
+                               : start<KIND, 256>(c, room, stream);
 }
 
 } // namespace prefill

@@ -23,42 +23,45 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
+#include "attention/cuda/room.h"
 #include "attention/cuda/work.cuh"
 
 namespace split
 {
 
-enum { WARPS = 4, THREADS = WARPS * 32, GRANULE = PLAN_GRANULE };
+enum {
+    WARPS = SPLIT_WARPS,
+    THREADS = WARPS * 32,
+    GRANULE = SPLIT_GRANULE,
+    WARM_BYTES = 12 << 20 /* read ahead by all CTAs together */
+};
+static_assert((int)GRANULE == (int)PLAN_GRANULE, "what shares a block");
 
-/* Between the warps, in shared memory: each warp's (max, sum) of each row, the
- * item that comes next, the rank of this one among its tile's. */
+/* Between the warps, in shared memory: each warp's (max, sum) of each row, an item
+ * to come, how many of its tile's chunks arrived before this one. */
 template <int ROWS> struct exchange {
     float state[WARPS * ROWS * 2];
-    int next, arrival;
+    int next, rank;
 };
 
 /* ROWS packed rows a tile: 8, or 16 for larger groups. */
-template <int KIND, int D, int ROWS> struct shape {
+template <int KIND, int D, int ROWS, int STAGES_> struct shape {
     typedef cache_tile<KIND, D> tile;
     enum {
-        NARROW = tile::ELEMENT == 1,
-        CTAS_PER_SM = D == 256   ? (NARROW ? (ROWS == 8 ? 3 : 2) : 1)
-                      : D == 128 ? (ROWS == 16 ? 2 : NARROW ? 4 : 3)
-                                 : 4,
-        STAGE_BYTES = 2 * GRANULE * tile::ROW_BYTES,
-        FIXED_BYTES = sizeof(struct exchange<ROWS>),
-        SM_BYTES = 227 * 1024,
-        FITTING = (SM_BYTES / CTAS_PER_SM - 1024 - FIXED_BYTES) / (WARPS * STAGE_BYTES),
-        /* One wide CTA is held to what sm_80 has, too. */
-        STAGES = CTAS_PER_SM == 1 ? 2 : FITTING < 8 ? FITTING : 8,
+        STAGES = STAGES_,
+        CTAS_PER_SM = split_ctas(tile::ELEMENT, D, ROWS),
+        STAGE_BYTES = split_stage_bytes(tile::ELEMENT, D),
         RING_BYTES = STAGES * STAGE_BYTES,
-        /* The merge of the warps reuses the rings. */
-        MERGE_STRIDE = D + 4,
-        MERGE_BYTES = WARPS * ROWS * MERGE_STRIDE * 4,
-        DATA_BYTES = WARPS * RING_BYTES > MERGE_BYTES ? WARPS * RING_BYTES : MERGE_BYTES,
-        SMEM_BYTES = DATA_BYTES + FIXED_BYTES
+        SMEM_BYTES = split_bytes(tile::ELEMENT, D, ROWS, STAGES),
+        DATA_BYTES = SMEM_BYTES - sizeof(struct exchange<ROWS>)
     };
-    static_assert(STAGES >= 2, "a ring needs a stage in flight");
+    static_assert(sizeof(struct exchange<ROWS>) == split_exchange_bytes(ROWS), "room.h");
+    static_assert(STAGE_BYTES == 2 * GRANULE * tile::ROW_BYTES, "room.h");
+};
+
+/* The merge of the warps reuses the rings: rows of O, one a warp and row. */
+template <int D> struct merge_tile {
+    enum { STRIDE = D + 4 };
 };
 
 /* What a CTA works on: uniform over its threads, but for my_position. */
@@ -87,11 +90,11 @@ __device__ __forceinline__ int row_head(const struct attn_call &c, const struct 
 }
 
 template <int ROWS>
-__device__ __forceinline__ void find_item(const struct attn_call &c, int id, struct item<ROWS> *w)
+__device__ __forceinline__ void find_item(const struct attn_call &c, const struct plan_unit &u,
+                                          int kv_head, struct item<ROWS> *w)
 {
-    struct plan_unit u = list_unit(c, LIST_SPLIT, id);
     int lane = threadIdx.x & 31;
-    w->kv_head = id % c.kv_heads;
+    w->kv_head = kv_head;
     w->first = u.first;
     w->chunk = u.chunk;
     w->n_chunks = u.n_chunks;
@@ -123,9 +126,9 @@ template <int D, int ROWS> struct state {
     float max[ROWS / 8][2], sum[ROWS / 8][2]; /* sum: this lane's share */
 };
 
-template <int KIND, int D, int ROWS> struct warp_ring {
+template <int KIND, int D, int ROWS, int STAGES> struct warp_ring {
     typedef cache_tile<KIND, D> tile;
-    typedef shape<KIND, D, ROWS> sh;
+    typedef shape<KIND, D, ROWS, STAGES> sh;
     const struct attn_call &c;
     const struct item<ROWS> &w;
     uint32_t smem;
@@ -134,12 +137,25 @@ template <int KIND, int D, int ROWS> struct warp_ring {
     uint32_t mapped;  /* bit i % 32: granule i has a block               */
 
     __device__ warp_ring(const struct attn_call &call, const struct item<ROWS> &work, uint32_t at)
-        : c(call), w(work), smem(at), blocks(-1), mapped(0)
+        : c(call), w(work), smem(at)
     {
-        int warp = threadIdx.x >> 5;
+    }
+
+    /* w is another item: its granules, and where the first of them lie. */
+    __device__ __forceinline__ void restart(void)
+    {
         int g0 = w.begin / GRANULE, g1 = (w.end + GRANULE - 1) / GRANULE;
-        first = g0 + warp;
+        first = g0 + (int)(threadIdx.x >> 5);
         count = w.end > w.begin && g1 > first ? (g1 - first + WARPS - 1) / WARPS : 0;
+        mapped = 0;
+        look_up(0);
+    }
+
+    /* Start all copies that the stages have room for. */
+    __device__ __forceinline__ void fill(void)
+    {
+        for (int i = 0; i < sh::STAGES - 1; i++)
+            fetch(i);
     }
 
     __device__ __forceinline__ void look_up(int i)
@@ -215,12 +231,14 @@ template <int KIND, int D, int ROWS> struct warp_ring {
         }
     }
 
-    /* Bring the first granules into L2, before what is upstream has finished. */
-    __device__ __forceinline__ void warm(void)
+    /* Bring the first granules into L2, before what is upstream has finished: with
+     * CTAs at work, so many that its own reads need not queue behind them. */
+    __device__ __forceinline__ void warm(int ctas)
     {
         int lane = threadIdx.x & 31, row_bytes = c.head_size * tile::ELEMENT;
         int64_t stride = (int64_t)c.kv_heads * row_bytes;
-        for (int i = 0; i < min(count, 8); i++) {
+        int most = max(min(WARM_BYTES / (WARPS * sh::STAGE_BYTES) / ctas, 8), 1);
+        for (int i = 0; i < min(count, most); i++) {
             int block = __shfl_sync(0xffffffffu, blocks, i);
             if (block < 0)
                 continue;
@@ -353,7 +371,6 @@ template <int KIND, int D, int ROWS>
 __device__ __forceinline__ void join_warps(const struct item<ROWS> &w, struct state<D, ROWS> &s,
                                            float *merge, float *ml)
 {
-    typedef shape<KIND, D, ROWS> sh;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, quad = lane & 3;
 #pragma unroll
     for (int i = 0; i < ROWS / 4; i++) {
@@ -365,7 +382,7 @@ __device__ __forceinline__ void join_warps(const struct item<ROWS> &w, struct st
         }
     }
     __syncthreads(); /* the rings are no longer read either */
-    float *mine = merge + warp * ROWS * sh::MERGE_STRIDE;
+    float *mine = merge + warp * ROWS * merge_tile<D>::STRIDE;
 #pragma unroll
     for (int i = 0; i < ROWS / 4; i++) {
         int k = i >> 1, e = i & 1, row = k * 8 + quad * 2 + e;
@@ -379,7 +396,7 @@ __device__ __forceinline__ void join_warps(const struct item<ROWS> &w, struct st
         for (int t = 0; t < D / 16; t++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                mine[row * sh::MERGE_STRIDE + cache_tile<KIND, D>::left_channel(t, g, h)] =
+                mine[row * merge_tile<D>::STRIDE + cache_tile<KIND, D>::left_channel(t, g, h)] =
                     s.o[k][t][h * 2 + e] * scale;
     }
     __syncthreads();
@@ -403,12 +420,11 @@ template <int KIND, int D, int ROWS>
 __device__ __forceinline__ void store_tile(const struct attn_call &c, const struct item<ROWS> &w,
                                            const float *merge, const float *ml)
 {
-    typedef shape<KIND, D, ROWS> sh;
     for (int i = threadIdx.x * 4; i < w.n_rows * D; i += THREADS * 4) {
         int row = i / D, ch = i % D;
         float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
         for (int k = 0; k < WARPS; k++) {
-            const float4 x = *(const float4 *)&merge[(k * ROWS + row) * sh::MERGE_STRIDE + ch];
+            const float4 x = *(const float4 *)&merge[(k * ROWS + row) * merge_tile<D>::STRIDE + ch];
             o.x += x.x;
             o.y += x.y;
             o.z += x.z;
@@ -427,49 +443,42 @@ __device__ __forceinline__ void store_tile(const struct attn_call &c, const stru
     }
 }
 
-/* The last chunk of a tile to arrive merges them all. */
-template <int D, int ROWS>
-__device__ __forceinline__ void merge_chunks(const struct attn_call &c, const struct item<ROWS> &w,
-                                             int *arrival)
+/* A chunk whose result is on its way to those that it is merged with. */
+struct sent {
+    int first, row0, kv_head, part_row, n_rows, n_chunks;
+};
+
+/* All partial results of the tile are out, after a barrier: count the chunk. */
+__device__ __forceinline__ int count_chunk(const struct attn_call &c, const struct sent &t)
 {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        int64_t at = (int64_t)row_token(c, w, 0) * c.heads + row_head(c, w, 0);
-        __threadfence();
-        *arrival = (int)atomicAdd(&c.arrived[at], 1u);
-        __threadfence();
-    }
-    __syncthreads();
-    if (*arrival != w.n_chunks - 1)
-        return;
-    for (int r = threadIdx.x >> 5; r < w.n_rows; r += WARPS) {
-        int head = row_head(c, w, r), token = row_token(c, w, r);
-        merge_row<D>(c, token, w.part_row + token - w.first, head, w.n_chunks);
+    int64_t at = (int64_t)(t.first + t.row0 / c.group) * c.heads + t.kv_head * c.group +
+                 t.row0 % c.group;
+    __threadfence();
+    return (int)atomicAdd(&c.arrived[at], 1u);
+}
+
+/* Merge the tile's chunks, the last of which has arrived. */
+template <int D>
+__device__ __forceinline__ void merge_chunks(const struct attn_call &c, const struct sent &t)
+{
+    for (int r = threadIdx.x >> 5; r < t.n_rows; r += WARPS) {
+        int row = t.row0 + r, token = row / c.group;
+        merge_row<D>(c, t.first + token, t.part_row + token,
+                     t.kv_head * c.group + row % c.group, t.n_chunks);
     }
 }
 
-/* An item from its first key to its last; waits for what is upstream after what
- * may be done before. */
-template <int KIND, int D, int ROWS>
+/* An item's keys, whose first copies have been started: a tile for each warp, and
+ * the warps' tiles on one scale in shared memory. */
+template <int KIND, int D, int ROWS, int STAGES>
 __device__ __forceinline__ void compute(const struct attn_call &c, const struct item<ROWS> &w,
-                                        char *data, struct exchange<ROWS> *ex, int items,
-                                        bool *waited)
+                                        struct warp_ring<KIND, D, ROWS, STAGES> &ring, char *data,
+                                        struct exchange<ROWS> *ex)
 {
-    typedef shape<KIND, D, ROWS> sh;
+    typedef shape<KIND, D, ROWS, STAGES> sh;
     uint32_t q[ROWS / 8][D / 16][2];
     float factor[ROWS / 8][2], x[ROWS / 8][4];
     struct state<D, ROWS> s;
-    warp_ring<KIND, D, ROWS> ring(c, w, smem_address(data) + (threadIdx.x >> 5) * sh::RING_BYTES);
-    ring.look_up(0);
-    if (!*waited) {
-        ring.warm();
-        wait_for_upstream();
-        *waited = true;
-    }
-    if (threadIdx.x == 0)
-        ex->next = next_item(c, LIST_SPLIT, items);
-    for (int i = 0; i < sh::STAGES - 1; i++)
-        ring.fetch(i);
     load_query<D, ROWS>(c, w, q, factor);
 #pragma unroll
     for (int k = 0; k < ROWS / 8; k++) {
@@ -480,9 +489,14 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         s.sum[k][0] = s.sum[k][1] = 0.0f;
     }
     for (int i = 0; i < ring.count; i++) {
-        copy_wait<sh::STAGES - 2>();
+        if constexpr (STAGES > 1)
+            copy_wait<STAGES - 2>();
         __syncwarp();
-        ring.fetch(i + sh::STAGES - 1);
+        ring.fetch(i + STAGES - 1);
+        if constexpr (STAGES == 1) {
+            copy_wait<0>();
+            __syncwarp();
+        }
         if ((ring.mapped >> (i & 31) & 1u) == 0)
             continue;
         uint32_t k_tile = ring.smem + (i % sh::STAGES) * sh::STAGE_BYTES;
@@ -492,75 +506,125 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
     }
     copy_wait<0>();
     join_warps<KIND, D, ROWS>(w, s, (float *)data, ex->state);
-    store_tile<KIND, D, ROWS>(c, w, (const float *)data, ex->state);
-    if (w.n_chunks > 1)
-        merge_chunks<D, ROWS>(c, w, &ex->arrival);
 }
 
-template <int KIND, int D, int ROWS>
-__global__ void __launch_bounds__(THREADS, shape<KIND, D, ROWS>::CTAS_PER_SM)
+/* Items of a CTA: its own first, then what the counter gives.  The next item's copies
+ * begin before the chunks of the last are merged. */
+template <int KIND, int D, int ROWS, int STAGES>
+__global__ void __launch_bounds__(THREADS, shape<KIND, D, ROWS, STAGES>::CTAS_PER_SM)
     split_kernel(const __grid_constant__ struct attn_call c)
 {
-    typedef shape<KIND, D, ROWS> sh;
+    typedef shape<KIND, D, ROWS, STAGES> sh;
     extern __shared__ __align__(128) char data[];
     struct exchange<ROWS> *ex = (struct exchange<ROWS> *)(data + sh::DATA_BYTES);
-    int items = list_items(c, LIST_SPLIT);
-    bool waited = false;
-
-    for (int id = blockIdx.x; id < items;) {
-        struct item<ROWS> w;
-        find_item<ROWS>(c, id, &w);
-        compute<KIND, D, ROWS>(c, w, data, ex, items, &waited);
-        __syncthreads();
-        id = ex->next;
-        __syncthreads();
+    int items = list_items(c, LIST_SPLIT), id = blockIdx.x;
+    struct item<ROWS> w;
+    uint32_t mine = smem_address(data) + (threadIdx.x >> 5) * sh::RING_BYTES;
+    struct warp_ring<KIND, D, ROWS, STAGES> ring(c, w, mine);
+    if (id < items) {
+        find_item<ROWS>(c, list_unit(c, LIST_SPLIT, id), id % c.kv_heads, &w);
+        ring.restart();
+        ring.warm(min((int)gridDim.x, items));
     }
-    /* Who comes after us relies on what came before us. */
-    if (!waited)
-        wait_for_upstream();
+    /* Also for who comes after us, and relies on what came before us. */
+    wait_for_upstream();
+    if (id < items)
+        ring.fill();
+    while (id < items) {
+        struct plan_unit u;
+        if (threadIdx.x == 0)
+            ex->next = next_item(c, LIST_SPLIT, items);
+        compute<KIND, D, ROWS, STAGES>(c, w, ring, data, ex);
+        id = ex->next;
+        if (id < items)
+            u = list_unit(c, LIST_SPLIT, id);
+        store_tile<KIND, D, ROWS>(c, w, (const float *)data, ex->state);
+        struct sent sent = {w.first, w.row0, w.kv_head, w.part_row, w.n_rows, w.n_chunks};
+        __syncthreads();
+        int rank = 0;
+        if (threadIdx.x == 0 && sent.n_chunks > 1)
+            rank = count_chunk(c, sent);
+        if (id < items) {
+            find_item<ROWS>(c, u, id % c.kv_heads, &w);
+            ring.restart();
+            ring.fill();
+        }
+        if (threadIdx.x == 0) {
+            ex->rank = rank;
+            if (sent.n_chunks > 1 && rank == sent.n_chunks - 1)
+                __threadfence(); /* what the others sent is there to be read */
+        }
+        __syncthreads();
+        if (sent.n_chunks > 1 && ex->rank == sent.n_chunks - 1)
+            merge_chunks<D>(c, sent);
+    }
 }
 
-template <int KIND, int D, int ROWS> cudaError_t prepare(void)
-{
-    return cudaFuncSetAttribute(split_kernel<KIND, D, ROWS>,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shape<KIND, D, ROWS>::SMEM_BYTES);
-}
+template <int KIND, int D, int ROWS, int STAGES> struct instance {
+    typedef shape<KIND, D, ROWS, STAGES> sh;
 
-template <int KIND, int D> cudaError_t prepare_rows(void)
-{
-    cudaError_t rc = prepare<KIND, D, 8>();
-    return rc != cudaSuccess ? rc : prepare<KIND, D, 16>();
-}
+    static cudaError_t prepare(void)
+    {
+        return cudaFuncSetAttribute(split_kernel<KIND, D, ROWS, STAGES>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, sh::SMEM_BYTES);
+    }
 
-template <int KIND> cudaError_t prepare_any(int width)
-{
-    return width == 64    ? prepare_rows<KIND, 64>()
-           : width == 128 ? prepare_rows<KIND, 128>()
-                          : prepare_rows<KIND, 256>();
-}
+    static cudaError_t start(const struct attn_call *c, const struct cuda_room *room,
+                             cudaStream_t stream)
+    {
+        int ctas = room_ctas(room, sh::SMEM_BYTES, sh::CTAS_PER_SM);
+        return launch(split_kernel<KIND, D, ROWS, STAGES>, (unsigned)(room->n_sm * ctas), THREADS,
+                      sh::SMEM_BYTES, stream, *c);
+    }
+};
 
+/* The instance that the device has room for; c NULL: only ready it. */
 template <int KIND, int D, int ROWS>
-cudaError_t start(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t choose(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
-    typedef shape<KIND, D, ROWS> sh;
-    return launch(split_kernel<KIND, D, ROWS>, (unsigned)(n_sm * sh::CTAS_PER_SM), THREADS,
-                  sh::SMEM_BYTES, stream, *c);
+    constexpr int ELEMENT = cache_tile<KIND, D>::ELEMENT;
+    constexpr int FULL = split_full_stages(ELEMENT, D, ROWS);
+    constexpr int FEW = split_few_stages(ELEMENT, D, ROWS);
+    int stages = split_stages(room, ELEMENT, D, ROWS);
+    static_assert(FULL >= 2, "a ring needs a stage in flight");
+    if (stages == FULL)
+        return c == NULL ? instance<KIND, D, ROWS, FULL>::prepare()
+                         : instance<KIND, D, ROWS, FULL>::start(c, room, stream);
+    if constexpr (FEW != FULL)
+        if (stages == FEW)
+            return c == NULL ? instance<KIND, D, ROWS, FEW>::prepare()
+                             : instance<KIND, D, ROWS, FEW>::start(c, room, stream);
+    return cudaErrorInvalidConfiguration;
+}
+
+template <int KIND, int D> cudaError_t prepare_rows(const struct cuda_room *room)
+{
+    cudaError_t rc = choose<KIND, D, 8>(NULL, room, 0);
+    return rc != cudaSuccess ? rc : choose<KIND, D, 16>(NULL, room, 0);
+}
+
+template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *room)
+{
+    return width == 64    ? prepare_rows<KIND, 64>(room)
+           : width == 128 ? prepare_rows<KIND, 128>(room)
+                          : prepare_rows<KIND, 256>(room);
 }
 
 template <int KIND, int D>
-cudaError_t start_rows(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t start_rows(const struct attn_call *c, const struct cuda_room *room,
+                       cudaStream_t stream)
 {
-    return c->group <= 8 ? start<KIND, D, 8>(c, n_sm, stream)
-                         : start<KIND, D, 16>(c, n_sm, stream);
+    return c->tile_rows[LIST_SPLIT] == 8 ? choose<KIND, D, 8>(c, room, stream)
+                                         : choose<KIND, D, 16>(c, room, stream);
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, int n_sm, cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room,
+                      cudaStream_t stream)
 {
-    return c->q_width == 64    ? start_rows<KIND, 64>(c, n_sm, stream)
-           : c->q_width == 128 ? start_rows<KIND, 128>(c, n_sm, stream)
-                               : start_rows<KIND, 256>(c, n_sm, stream);
+    return c->q_width == 64    ? start_rows<KIND, 64>(c, room, stream)
+           : c->q_width == 128 ? start_rows<KIND, 128>(c, room, stream)
+                               : start_rows<KIND, 256>(c, room, stream);
 }
 
 } // namespace split

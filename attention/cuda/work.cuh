@@ -14,7 +14,8 @@
 #include "attention/cuda/ptx.cuh"
 
 /* New tokens of sequence b; cu_seqlens is not trusted. */
-__device__ __forceinline__ void sequence_tokens(const struct attn_call &c, int b, int *first, int *n)
+__device__ __forceinline__ void sequence_tokens(const struct attn_call &c, int b, int *first,
+                                                int *n)
 {
     int lo = c.cu_seqlens[b], hi = c.cu_seqlens[b + 1];
     lo = min(max(lo, 0), c.tokens);
@@ -28,13 +29,6 @@ __device__ __forceinline__ bool is_split(const struct attn_call &c, int n)
 {
     return (int64_t)n * c.group <= c.split_rows;
 }
-
-/* Who serves which sequences, and how their keys are cut. */
-enum share {
-    SHARE_SPLIT,   /* those of few rows, in chunks             */
-    SHARE_PREFILL, /* the others, all keys at once             */
-    SHARE_LATENT   /* all: one query in chunks, more at once   */
-};
 
 /* Cut a sequence of n new tokens after past for a kernel of tile_rows; nothing
  * where another kernel serves it. */
@@ -74,8 +68,8 @@ __device__ __forceinline__ struct plan_unit list_unit(const struct attn_call &c,
     return u.unit;
 }
 
-/* The item after the first of each CTA: one call an item that is computed, so that
- * the last call of a launch leaves the counter as it found it. */
+/* An item beyond the first gridDim.x: one call an item that is computed, so that the
+ * last call of a launch leaves the counter as it found it. */
 __device__ __forceinline__ int next_item(const struct attn_call &c, int list, int items)
 {
     return (int)(gridDim.x + atomicInc(&c.list[list]->taken, (unsigned)items - 1));

@@ -30,6 +30,10 @@ quire_test(cuda_planner_test
   SOURCES unit/cuda_planner_test.c
   LIBRARIES test_support attention
   LABELS unit)
+quire_test(cuda_room_test
+  SOURCES unit/cuda_room_test.c
+  LIBRARIES test_support attention
+  LABELS unit)
 get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
 foreach(name cuda_attention_test cuda_dense_test cuda_model_test model_golden_cuda
     model_conformance_cuda mla_forms_cuda)

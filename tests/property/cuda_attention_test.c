@@ -2,7 +2,7 @@
  * calls, and against itself.
  *
  *   cuda_attention_test [--plugin FILE] [--seed N] [--worlds N] [--graphs N]
- *                       [--trace 1]
+ *                       [--shared BYTES] [--trace 1]
  *
  * For each world: every kernel that takes the call agrees with the CPU within
  * the tolerance of the dtype; bounds absent, tight and loose give the same bits;
@@ -13,6 +13,7 @@
  * runs, replayed over steps whose lengths grow, shrink, vanish and trade places,
  * equals an eager run to the bit and the CPU within tolerance.  Workspace, schedule
  * and unread cache memory are poison throughout.
+ * --shared runs what a device with so little shared memory a block would run.
  * Exit code 77 where there is no plugin or no GPU. */
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ struct bench {
     void *stream;
     bool trace; /* describe each call before it runs */
     bool begun; /* run_gpu: attn_begin, then two runs */
+    uint32_t shared_limit;
     int failures;
 };
 
@@ -386,7 +388,8 @@ static void one_world(struct bench *b, uint64_t seed)
     b->begun = false;
     for (uint32_t k = 0; ok && k < b->backend->n_kernels; k++) {
         struct attn_options opt = { .backend = b->backend,
-                                    .only_kernel = b->backend->kernel[k].name };
+                                    .only_kernel = b->backend->kernel[k].name,
+                                    .shared_limit = b->shared_limit };
         struct attn *only;
         struct err e;
         check(attn_open(&only, &opt, &e), &e, "attn_open");
@@ -491,6 +494,8 @@ int main(int argc, char **argv)
             worlds = value;
         else if (strcmp(argv[i], "--graphs") == 0)
             graphs = value;
+        else if (strcmp(argv[i], "--shared") == 0)
+            b.shared_limit = (uint32_t)value;
         else if (strcmp(argv[i], "--trace") == 0)
             b.trace = value != 0;
     }
@@ -505,7 +510,8 @@ int main(int argc, char **argv)
     if (b.dev->count(&e) == 0 || b.dev->open(0, &info, &e) != ERR_OK)
         return skip(e.message);
     check(attn_open(&b.cpu, &(struct attn_options){ 0 }, &e), &e, "CPU backend");
-    check(attn_open(&b.gpu, &(struct attn_options){ .backend = b.backend }, &e), &e, "CUDA");
+    struct attn_options opt = { .backend = b.backend, .shared_limit = b.shared_limit };
+    check(attn_open(&b.gpu, &opt, &e), &e, "CUDA");
     check(b.dev->stream_create(&b.stream, &e), &e, "stream");
     for (unsigned long i = 0; i < worlds; i++)
         one_world(&b, seed * 1000003 + i);

@@ -455,6 +455,74 @@ TEST(dispatch_names_feature_and_backend)
     attn_close(a);
 }
 
+/* ---- attn_begin -------------------------------------------------------------- */
+
+static enum err_code plan_schedule(const void *self, struct attn_plan *p, struct err *e)
+{
+    (void)self;
+    (void)e;
+    p->schedule_bytes = 64;
+    return ERR_OK;
+}
+
+static enum err_code fill_schedule(void *self, const struct attn_plan *p,
+                                   const struct attn_args *args, void *stream, struct err *e)
+{
+    (void)self;
+    (void)stream;
+    (void)e;
+    memset(args->schedule, 7, p->schedule_bytes);
+    return ERR_OK;
+}
+
+TEST(begin_fills_the_schedule_of_the_plan)
+{
+    struct attn_backend listing = limited;
+    struct attn_options opt = { .backend = &listing };
+    struct attn *a = NULL, *cpu = NULL;
+    struct attn_plan plan, other;
+    struct err e = { 0 };
+    struct call c;
+    int32_t lengths[8] = { 0 };
+    unsigned char schedule[64] = { 0 };
+    listing.size = plan_schedule;
+    listing.begin = fill_schedule;
+    assert_ok(attn_open(&a, &opt, &e), e);
+    assert_ok(attn_open(&cpu, &(struct attn_options){ 0 }, &e), e);
+    make(&c, SEPARATE);
+    assert_ok(attn_plan(a, &c.attrs, &c.args, &plan, &e), e);
+    assert_ok(attn_plan(cpu, &c.attrs, &c.args, &other, &e), e);
+    c.args.in[ATTN_CU_SEQLENS].data = c.args.in[ATTN_PAST_SEQLENS].data = lengths;
+    assert_int_equal(attn_begin(a, &plan, &c.args, NULL, &e), ERR_INVALID);
+    assert_contains(e.message, "schedule: absent, 64 bytes were planned");
+    c.args.schedule = schedule;
+    assert_ok(attn_begin(a, &plan, &c.args, NULL, &e), e);
+    assert_int_equal(schedule[63], 7);
+    assert_int_equal(attn_begin(a, &other, &c.args, NULL, &e), ERR_INVALID);
+    assert_contains(e.message, "made by another backend");
+    c.args.in[ATTN_PAST_SEQLENS].shape[0]++;
+    assert_int_equal(attn_begin(a, &plan, &c.args, NULL, &e), ERR_INVALID);
+    assert_contains(e.message, "past_seqlens: not of the presence");
+    attn_close(cpu);
+    attn_close(a);
+}
+
+TEST(begin_has_nothing_to_do_on_the_cpu)
+{
+    struct attn *cpu = NULL;
+    struct attn_plan plan;
+    struct err e = { 0 };
+    struct call c;
+    int32_t lengths[8] = { 0 };
+    assert_ok(attn_open(&cpu, &(struct attn_options){ 0 }, &e), e);
+    make(&c, SEPARATE);
+    assert_ok(attn_plan(cpu, &c.attrs, &c.args, &plan, &e), e);
+    c.args.in[ATTN_CU_SEQLENS].data = c.args.in[ATTN_PAST_SEQLENS].data = lengths;
+    assert_int_equal(plan.schedule_bytes, 0);
+    assert_ok(attn_begin(cpu, &plan, &c.args, NULL, &e), e);
+    attn_close(cpu);
+}
+
 TEST(foreign_abi_is_refused)
 {
     struct attn_backend old = limited;
@@ -474,6 +542,8 @@ int main(void)
         RUN(each_rule_says_what_is_wrong),
         RUN(no_rule_is_without_a_row),
         RUN(dispatch_names_feature_and_backend),
+        RUN(begin_fills_the_schedule_of_the_plan),
+        RUN(begin_has_nothing_to_do_on_the_cpu),
         RUN(foreign_abi_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
