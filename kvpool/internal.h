@@ -195,6 +195,16 @@ bool kvpool_window_keeps(const struct kvpool *p, const struct seq *s, uint32_t g
 /* Default distance of periodic boundaries, in blocks. */
 uint32_t kvpool_window_every(const struct kv_layout *lay);
 
+/* ---- memory ------------------------------------------------------------------ */
+
+/* What lies at `at` is about to be used.  A compiler drops calls of functions
+ * that only fetch, as if they did nothing; the empty statement keeps them. */
+static inline void kvpool_fetch(const void *at)
+{
+    __builtin_prefetch(at, 1);
+    __asm__ volatile("");
+}
+
 /* ---- records ---------------------------------------------------------------- */
 
 static inline char *kvpool_record(const struct kvpool *p, uint32_t i)
@@ -229,8 +239,8 @@ static inline void kvpool_record_prefetch(const struct kvpool *p, uint32_t i)
     if (i == NIL)
         return;
     const char *at = kvpool_record(p, i);
-    __builtin_prefetch(at, 1);
-    __builtin_prefetch(at + 64, 1);
+    kvpool_fetch(at);
+    kvpool_fetch(at + 64);
     ;
 }
 

@@ -147,8 +147,8 @@ static inline bool is_boundary(const struct kvpool *p, uint32_t k, const uint32_
 
 /* A run of blocks on its way into the cache: hashed up to RING blocks before
  * their turn, which shows their lines of the index; these are looked at a CHUNK
- * later, which shows the nodes.  Fetches stand together: a page that has to be
- * looked up holds up what follows, but not the next page's. */
+ * later, which shows the nodes.  Fetches stand together: one whose page must be
+ * looked up holds up the code behind it, but not the fetches. */
 enum { CHUNK = 16, RING = 4 * CHUNK };
 
 struct run {
@@ -191,8 +191,8 @@ static inline void run_hash(const struct kvpool *p, struct run *r, uint32_t end)
         a->line = line;
     }
     for (uint32_t i = r->hashed; i < end; i += FOUR)
-        __builtin_prefetch(&p->line[r->at[i % RING].line], 1);
-    __builtin_prefetch(&p->line[line], 1);
+        kvpool_fetch(&p->line[r->at[i % RING].line]);
+    kvpool_fetch(&p->line[line]);
     r->before.lo = chain.lo;
     r->before.hi = chain.hi;
     r->last = line;
@@ -209,7 +209,7 @@ static inline void run_guess(const struct kvpool *p, struct run *r, uint32_t end
         if (n != NIL)
             kvpool_record_prefetch(p, n);
         else if (a->elsewhere)
-            __builtin_prefetch(&p->line[own_line(p, key)]);
+            kvpool_fetch(&p->line[own_line(p, key)]);
         a->guess = n;
     }
     r->seen = end;
@@ -254,9 +254,9 @@ static void fetch_neighbours(const struct kvpool *p, const uint32_t *path, uint3
             continue;
         const struct blk *k = kvpool_blk(p, b);
         if (k->prev != NIL)
-            __builtin_prefetch(kvpool_blk(p, k->prev), 1);
+            kvpool_fetch(kvpool_blk(p, k->prev));
         if (k->next != NIL)
-            __builtin_prefetch(kvpool_blk(p, k->next), 1);
+            kvpool_fetch(kvpool_blk(p, k->next));
     }
 }
 
@@ -416,7 +416,7 @@ void kvpool_prefix_prefetch(const struct kvpool *p, uint32_t b)
     }
     if (n == NIL)
         return;
-    __builtin_prefetch(&p->line[kvpool_node(p, n)->line], 1);
+    kvpool_fetch(&p->line[kvpool_node(p, n)->line]);
     kvpool_record_prefetch(p, kvpool_node(p, n)->parent);
 }
 
