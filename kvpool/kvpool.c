@@ -253,15 +253,6 @@ void kvpool_seq_release(struct kvpool *p, seq_id id, uint32_t *to)
 
 /* ---- open, fork, close --------------------------------------------------------------- */
 
-/* The table's first columns are about to be written. */
-static void fetch_rows(const struct kvpool *p, const struct seq *s, uint32_t n_cols)
-{
-    enum { MOST = 512, A_LINE = 16 };
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        for (uint32_t i = 0; i < n_cols && i < MOST; i += A_LINE)
-            kvpool_fetch(kvpool_row(p, s, g) + i);
-}
-
 enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
                           const struct kvpool_key *key, seq_id *out, uint32_t *n_cached,
                           struct err *e)
@@ -289,7 +280,6 @@ enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_to
     kvpool_prefix_note_salt(p, key->salt, key->adapter);
 
     struct prefix_hit hit = { .node = NIL };
-    fetch_rows(p, s, kvpool_cols(p, n_tokens));
     if (!key->no_lookup && p->cfg.prefix_caching) {
         kvpool_prefix_walk(p, tokens, n_tokens, key, p->path, &hit);
         s->found = kvpool_prefix_divide(p, key, &hit, n_tokens);
