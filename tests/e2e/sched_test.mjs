@@ -74,27 +74,25 @@ test('PR-1: preempted while decoding, and again', async () => {
             async (daemon) => {
                 await Promise.all(four.map((c) => whole(daemon, c)));
                 assert.ok(await metric(daemon, 'vllm:num_preemptions_total') > 0);
-                await Promise.all([...growing, ...growing].map((c) => whole(daemon, c)));
+                const eight = [...growing, ...growing]; /* in one request, so that they always meet alike */
+                const { choices } = await complete(daemon, { prompt: eight.map((c) => c.prompt), max_tokens: 200 });
+                choices.forEach((c, i) => assert.deepEqual(c.token_ids, eight[i].want.ids, `Q ${q}, prompt ${i}`));
                 const found = await preemptions(daemon, growing);
                 assert.ok(found.decode > 0 && found.most >= 2, `Q ${q}: ${JSON.stringify(found)}`);
             });
 });
 
 test('PR-1: preempted part-way through a prompt, before the first token', async () => {
-    /* Two streams hold 12 blocks when the prompt, which wants 9, begins with three
-     * tokens a step; before it is through they want three more each, and it is the
-     * cheapest to drop. */
-    const prompt = surePrompt(model, 140, 20, promptOf, 50);
+    /* Three prompts in one request, so that they meet in the same steps every time:
+     * the third begins when the pool has just room for it, three tokens a step, and
+     * has computed least when the others have grown into what it was counting on. */
+    const jobs = [surePrompt(model, 100, 80, promptOf, 50), surePrompt(model, 100, 80, promptOf, 150),
+        surePrompt(model, 130, 80, promptOf, 250)];
     await withDaemon([...POOL, '--look-ahead-tokens', '1', '--max-num-batched-tokens', '5', '--max-num-seqs', '5',
         '--no-enable-prefix-caching'], async (daemon) => {
-        let found = { prefill: 0 };
-        for (let i = 0; i < 5 && found.prefill === 0; i++) { /* polling may come late */
-            const jobs = growing.slice(0, 2).map((c) => whole(daemon, c));
-            await until(async () => (await getJson(`${daemon.url}/admin/requests`)).requests
-                .filter((r) => r.output_tokens >= 60).length === 2, 10000, 1);
-            await Promise.all([...jobs, whole(daemon, prompt)]);
-            found = await preemptions(daemon, growing);
-        }
+        const { choices } = await complete(daemon, { prompt: jobs.map((c) => c.prompt), max_tokens: 80 });
+        choices.forEach((c, i) => assert.deepEqual(c.token_ids, jobs[i].want.ids, `prompt ${i}`));
+        const found = await preemptions(daemon, jobs);
         assert.ok(found.prefill > 0, JSON.stringify(found));
     });
 });
@@ -146,17 +144,17 @@ test('PR-6: metrics stay true through preemptions', () => withDaemon(
             await sleep(50);
         }
     })();
-    for (let i = 0; i < 2; i++) await Promise.all(four.map((c) => whole(daemon, c)));
+    let passes = 0;
+    for (; scrapes < 5; passes++) await Promise.all([...four, ...four].map((c) => whole(daemon, c)));
     over = true;
     await scraper;
-    assert.ok(scrapes >= 3, `${scrapes} scrapes`);
     assert.ok(await metric(daemon, 'vllm:num_preemptions_total') > 0);
     await idle(daemon);
     for (const name of ['vllm:num_requests_running', 'vllm:num_requests_waiting', 'vllm:kv_cache_usage_perc'])
         assert.equal(await metric(daemon, name), 0, name);
     /* A preempted request's return is no query. */
     assert.equal(await metric(daemon, 'vllm:prefix_cache_queries_total'),
-        2 * four.reduce((n, c) => n + c.prompt.length, 0));
+        2 * passes * four.reduce((n, c) => n + c.prompt.length, 0));
     assert.equal(await metric(daemon, 'vllm:generation_tokens_total'),
-        2 * four.reduce((n, c) => n + c.want.ids.length, 0));
+        2 * passes * four.reduce((n, c) => n + c.want.ids.length, 0));
 }));
