@@ -92,10 +92,11 @@ static void open_world(struct world *w)
     struct engine_config c = {
         .model = &w->model,
         .pool = { .n_blocks = 64, .max_seqs = 8, .max_seq_tokens = 512, .max_chunk = 64,
-                  .prefix_caching = true },
+                  .prefix_caching = true, .max_pins = 2, .pin_budget = 8 },
         .sched = { .max_num_seqs = 8, .max_num_batched_tokens = 64, .max_model_len = 512,
                    .max_queued = 32, .max_partial_prefills = 1, .max_outputs = MAX_OUT,
                    .overlap = overlap },
+        .n_steps = 16,
         .metrics = &w->metrics,
         .log = &w->log,
         .wake = on_wake,
@@ -364,6 +365,105 @@ TEST(cancels_race_finishes)
     close_world(&w);
 }
 
+/* Ask everything an operator can, once; the answers are whole. */
+static void ask_all(struct world *w, uint32_t round)
+{
+    struct kvpool_block block[64];
+    struct engine_holders holders[64] = { 0 };
+    struct engine_query q = { .head = { .kind = ENGINE_QUERY }, .want_live = true, .want_pins = true };
+    struct engine_blocks b = { .head = { .kind = ENGINE_BLOCKS }, .n = 64, .block = block,
+                               .holders = holders };
+    struct engine_steps s = { .head = { .kind = ENGINE_STEPS }, .n = 10, .with_rows = true };
+    struct engine_pin add = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_ADD,
+                              .tokens = prompt, .n_tokens = 40, .ttl_us = round % 2 ? 1 : 60000000 };
+    struct engine_pin drop = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_REMOVE };
+    struct engine_reset r = { .head = { .kind = ENGINE_RESET }, .when_idle = round % 3 == 0 };
+
+    engine_post(w->engine, &add.head);
+    engine_post(w->engine, &q.head);
+    engine_post(w->engine, &b.head);
+    engine_post(w->engine, &s.head);
+    engine_post(w->engine, &r.head);
+    if (round % 4 == 3)
+        engine_post(w->engine, &drop.head);
+    await(w, w->n_answers + 5 + (round % 4 == 3), 0);
+    assert_int_equal(q.check, ERR_OK);
+    assert_true(q.n_pins <= 2 && q.pool.n_pinned <= 8);
+    assert_true(add.rc == ERR_OK || add.rc == ERR_NOT_FOUND || add.rc == ERR_CONFLICT);
+    assert_int_equal(b.n, 64);
+    for (uint32_t i = 0; i < b.n; i++) {
+        assert_int_equal(block[i].n_refs == 0, block[i].state != KVPOOL_HELD);
+        assert_true(holders[i].n + block[i].n_pins >= 1 || block[i].n_refs == 0);
+    }
+    assert_ok(s.rc, s.err);
+    assert_true(s.steps.n_steps <= 10);
+    for (uint32_t i = 1; i < s.steps.n_steps; i++)
+        assert_int_equal(s.steps.step[i].step, s.steps.step[0].step + i);
+    srv_steps_copy_fini(&s.steps);
+    free(q.live);
+    free(q.pins);
+}
+
+TEST(operators_ask_beside_traffic)
+{
+    enum { N = 24 };
+    struct world w;
+    struct engine_submit m[N];
+    struct sched_request r[N];
+    struct engine_reset reset = { .head = { .kind = ENGINE_RESET } };
+    struct engine_pin drop = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_REMOVE };
+
+    open_world(&w);
+    for (uint32_t i = 0; i < N; i++) {
+        r[i] = request(i + 1, 20 + i);
+        post(&w, &m[i], &r[i], 1);
+        ask_all(&w, i);
+    }
+    await(&w, w.n_answers, N);
+    assert_int_equal(w.n_done[FINISH_LENGTH], N);
+    engine_post(w.engine, &drop.head);
+    await(&w, w.n_answers + 1, 0);
+    expect_idle(&w);
+    engine_post(w.engine, &reset.head);
+    await(&w, w.n_answers + 1, 0);
+    assert_true(reset.done);
+    assert_int_equal(reset.pool.n_free, 64);
+    close_world(&w);
+}
+
+/* A failed step is on record as such, and a reset that waits comes after it. */
+TEST(a_deferred_reset_outlives_a_failed_step)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r = request(1, 30);
+    struct engine_reset reset = { .head = { .kind = ENGINE_RESET }, .when_idle = true };
+    struct engine_steps s = { .head = { .kind = ENGINE_STEPS }, .n = 16 };
+    uint32_t failed = 0;
+
+    open_world(&w);
+    atomic_store(&w.model.hold, true);
+    atomic_store(&w.model.fail_in, 5);
+    post(&w, &m, &r, 1);
+    engine_post(w.engine, &reset.head);
+    atomic_store(&w.model.hold, false);
+    await(&w, 2, 1);
+    assert_int_equal(w.n_done[FINISH_ERROR], 1);
+    expect_idle(&w);
+    engine_post(w.engine, &s.head);
+    await(&w, w.n_answers + 1, 0);
+    for (uint32_t i = 0; i < s.steps.n_steps; i++)
+        failed += s.steps.step[i].state == STEP_FAILED;
+    assert_int_equal(failed, 1);
+    srv_steps_copy_fini(&s.steps);
+    struct engine_query q = { .head = { .kind = ENGINE_QUERY } };
+    engine_post(w.engine, &q.head);
+    await(&w, w.n_answers + 1, 0);
+    assert_false(q.reset_waits);
+    assert_int_equal(q.pool.n_cached, 0);
+    close_world(&w);
+}
+
 TEST(destroyed_while_busy)
 {
     struct world w;
@@ -389,6 +489,8 @@ int main(void)
         RUN(a_stuck_step_shows_and_a_cancel_comes_through_after_it),
         RUN(nobody_taking_events_stops_the_engine_not_the_memory),
         RUN(cancels_race_finishes),
+        RUN(operators_ask_beside_traffic),
+        RUN(a_deferred_reset_outlives_a_failed_step),
         RUN(destroyed_while_busy),
     };
 

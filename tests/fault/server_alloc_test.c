@@ -6,7 +6,9 @@
 #include "server/choice.h"
 #include "server/http.h"
 #include "server/options.h"
+#include "server/pins.h"
 #include "server/prompt.h"
+#include "server/steps.h"
 #include "support/alloc_fail.h"
 
 static struct tokenizer *tok;
@@ -152,6 +154,30 @@ TEST(http)
     every_allocation(parse_http);
 }
 
+/* Tables that the engine makes at its start, and a copy that it makes later. */
+static enum err_code make_tables(struct err *e)
+{
+    struct srv_pins *pins = NULL;
+    struct srv_steps *steps = NULL;
+    struct srv_steps_copy copy;
+    enum err_code rc = srv_pins_create(&pins, 8, e);
+
+    if (rc == ERR_OK)
+        rc = srv_steps_create(&steps, 8, 4, e);
+    if (rc == ERR_OK)
+        rc = srv_steps_copy(steps, 8, true, &copy, e);
+    if (rc == ERR_OK)
+        srv_steps_copy_fini(&copy);
+    srv_steps_destroy(steps);
+    srv_pins_destroy(pins);
+    return rc;
+}
+
+TEST(tables)
+{
+    every_allocation(make_tables);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +185,7 @@ int main(void)
         RUN(prompts),
         RUN(choices),
         RUN(http),
+        RUN(tables),
     };
 
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
