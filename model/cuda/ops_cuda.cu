@@ -68,6 +68,10 @@ void linear(void *self, const struct op_linear *l, uint32_t n)
 {
     struct cuda_ops *o = own(self);
     struct blas_call c = {};
+    if (n > 0 && skinny_takes(l, n)) {
+        skinny_run(o, l, n);
+        return;
+    }
     c.w = l->w;
     c.in = l->in;
     c.in_ld = l->in_ld;
@@ -332,6 +336,10 @@ enum err_code open_ops(struct ops *out, int32_t index, struct err *e)
                      "creating a stream", e);
     if (rc == ERR_OK)
         rc = blas_open(&o->blas, e);
+    if (rc == ERR_OK)
+        rc = skinny_open(o, info.major, e);
+    if (rc == ERR_OK)
+        rc = rows_open(e);
     if (rc != ERR_OK) {
         close_ops(o);
         return rc;

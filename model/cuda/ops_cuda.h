@@ -28,6 +28,11 @@ struct op_matrix {
     uint64_t n_bytes;
 };
 
+/* What skinny.cu asks of the device: shared memory of a CTA, CTAs of a cluster. */
+struct skinny_device {
+    int smem, split;
+};
+
 /* A layer's experts as kernels find them; one a router, made when first used. */
 struct expert_table {
     const struct op_matrix *router;
@@ -100,6 +105,7 @@ struct cuda_ops {
     int device, n_sm;
     cudaStream_t stream;
     struct blas *blas;
+    struct skinny_device skinny;
     struct err fault; /* of the step: code 0 or why */
     /* loading */
     struct arena *arena;
@@ -161,7 +167,18 @@ struct blas_call {
 };
 enum err_code blas_run(struct blas *b, const struct blas_call *c, cudaStream_t s, struct err *e);
 
+/* ---- skinny.cu: products of few rows ---- */
+
+enum { SKINNY_ROWS = 16 };
+
+enum err_code skinny_open(struct cuda_ops *o, int major, struct err *e);
+/* Whether these rows are skinny_run's; else they are blas_run's. */
+bool skinny_takes(const struct op_linear *l, uint32_t n);
+void skinny_run(struct cuda_ops *o, const struct op_linear *l, uint32_t n);
+
 /* ---- rows.cu: kernels over rows ---- */
+
+enum err_code rows_open(struct err *e);
 
 void rows_embed(struct cuda_ops *o, const void *table, enum st_dtype dtype, const int32_t *token,
                 uint32_t n, uint32_t hidden, float scale, float *x);

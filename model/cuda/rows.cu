@@ -1,7 +1,10 @@
 /* rows.cu: the kernels over rows: embedding, norms, activations, copies.
  *
  * A row's result depends on that row alone.  Norms sum in float32 in an order
- * fixed by the width.  See ops_cuda.h. */
+ * fixed by the width.  What a decode step queues between products starts as a
+ * dependent (attention/cuda/launch.cuh).  See ops_cuda.h. */
+#include "attention/cuda/launch.cuh"
+#include "attention/cuda/ptx.cuh"
 #include "attention/feature_math.h"
 #include "model/cuda/activate.cuh"
 #include "model/cuda/ops_cuda.h"
@@ -23,6 +26,8 @@ unsigned blocks_for(size_t n)
 template <typename F> __global__ void embed_rows(const F *table, const int32_t *token,
                                                  uint32_t hidden, float scale, float *x)
 {
+    wait_for_upstream();
+    release_downstream();
     const F *from = table + (size_t)token[blockIdx.x] * hidden;
     float *to = x + (size_t)blockIdx.x * hidden;
     for (uint32_t i = threadIdx.x; i < hidden; i += blockDim.x)
@@ -53,9 +58,60 @@ template <typename F> __device__ float row_scale(const F *x, uint32_t width, flo
     return 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
 }
 
+/* Four channels a piece, EARLY pieces a thread kept between the two passes. */
+enum { EARLY = 4 };
+
+__device__ __forceinline__ void put_four(__nv_bfloat16 *out, float4 x, float4 w, float scale)
+{
+    uint2 r = {pack2<__nv_bfloat16>(x.x * scale * w.x, x.y * scale * w.y),
+               pack2<__nv_bfloat16>(x.z * scale * w.z, x.w * scale * w.w)};
+    *(uint2 *)out = r;
+}
+
+__device__ __forceinline__ float squares(float4 v)
+{
+    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+}
+
+/* width is a multiple of four, all rows lie on 16 bytes. */
+__global__ void norm_fours(const float4 *x, const float4 *w, float eps, uint32_t width,
+                           __nv_bfloat16 *out)
+{
+    uint32_t n = width / 4;
+    float4 v[EARLY], u[EARLY];
+    release_downstream();
+#pragma unroll
+    for (uint32_t k = 0; k < EARLY; k++)
+        if (threadIdx.x + k * THREADS < n)
+            u[k] = w[threadIdx.x + k * THREADS];
+    wait_for_upstream();
+    x += (size_t)blockIdx.x * n;
+    out += (size_t)blockIdx.x * width;
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t k = 0; k < EARLY; k++)
+        if (threadIdx.x + k * THREADS < n)
+            v[k] = x[threadIdx.x + k * THREADS];
+#pragma unroll
+    for (uint32_t k = 0; k < EARLY; k++)
+        if (threadIdx.x + k * THREADS < n)
+            sum += squares(v[k]);
+    for (uint32_t i = threadIdx.x + EARLY * THREADS; i < n; i += THREADS)
+        sum += squares(x[i]);
+    float scale = 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
+#pragma unroll
+    for (uint32_t k = 0; k < EARLY; k++)
+        if (threadIdx.x + k * THREADS < n)
+            put_four(out + (threadIdx.x + k * THREADS) * 4, v[k], u[k], scale);
+    for (uint32_t i = threadIdx.x + EARLY * THREADS; i < n; i += THREADS)
+        put_four(out + i * 4, x[i], w[i], scale);
+}
+
 __global__ void norm_rows(const float *x, const float *w, float eps, uint32_t width,
                           __nv_bfloat16 *out)
 {
+    wait_for_upstream();
+    release_downstream();
     x += (size_t)blockIdx.x * width;
     out += (size_t)blockIdx.x * width;
     float scale = w != NULL ? row_scale(x, width, eps) : 1.0f;
@@ -65,6 +121,8 @@ __global__ void norm_rows(const float *x, const float *w, float eps, uint32_t wi
 
 __global__ void norm_add_rows(float *x, const float *y, const float *w, float eps, uint32_t width)
 {
+    wait_for_upstream();
+    release_downstream();
     x += (size_t)blockIdx.x * width;
     y += (size_t)blockIdx.x * width;
     float scale = row_scale(y, width, eps);
@@ -75,6 +133,8 @@ __global__ void norm_add_rows(float *x, const float *y, const float *w, float ep
 __global__ void norm_part_rows(__nv_bfloat16 *y, size_t ld, uint32_t width, const float *w,
                                float eps)
 {
+    wait_for_upstream();
+    release_downstream();
     y += (size_t)blockIdx.x * ld;
     float scale = row_scale(y, width, eps);
     for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
@@ -157,6 +217,8 @@ __global__ void rope_rows(struct op_rope r)
 
 __global__ void gather_rows(const float *x, const uint32_t *row, uint32_t width, float *out)
 {
+    wait_for_upstream();
+    release_downstream();
     const float *from = x + (size_t)row[blockIdx.x] * width;
     float *to = out + (size_t)blockIdx.x * width;
     for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
@@ -187,38 +249,59 @@ __global__ void patch_tokens(const struct token_patch *patch, uint32_t n,
 
 } // namespace
 
+enum err_code rows_open(struct err *e)
+{
+    const cudaError_t prepared[] = {keep_shared_memory(norm_fours), keep_shared_memory(norm_rows),
+                                    keep_shared_memory(norm_add_rows),
+                                    keep_shared_memory(norm_part_rows),
+                                    keep_shared_memory(gather_rows)};
+    for (cudaError_t rc : prepared)
+        if (rc != cudaSuccess)
+            return cuda_result(rc, "preparing kernels over rows", e);
+    return ERR_OK;
+}
+
 void rows_embed(struct cuda_ops *o, const void *table, enum st_dtype dtype, const int32_t *token,
                 uint32_t n, uint32_t hidden, float scale, float *x)
 {
+    cudaError_t rc;
     if (dtype == ST_F32)
-        embed_rows<<<n, THREADS, 0, o->stream>>>((const float *)table, token, hidden, scale, x);
+        rc = launch(embed_rows<float>, n, THREADS, 0, o->stream, (const float *)table, token,
+                    hidden, scale, x);
     else if (dtype == ST_BF16)
-        embed_rows<<<n, THREADS, 0, o->stream>>>((const __nv_bfloat16 *)table, token, hidden,
-                                                 scale, x);
+        rc = launch(embed_rows<__nv_bfloat16>, n, THREADS, 0, o->stream,
+                    (const __nv_bfloat16 *)table, token, hidden, scale, x);
     else
-        embed_rows<<<n, THREADS, 0, o->stream>>>((const __half *)table, token, hidden, scale, x);
-    check_launch(o, "embedding");
+        rc = launch(embed_rows<__half>, n, THREADS, 0, o->stream, (const __half *)table, token,
+                    hidden, scale, x);
+    keep_fault(o, rc, "embedding");
 }
 
 void rows_norm(struct cuda_ops *o, const float *x, const float *w, float eps, uint32_t n,
                uint32_t width, void *out)
 {
-    norm_rows<<<n, THREADS, 0, o->stream>>>(x, w, eps, width, (__nv_bfloat16 *)out);
-    check_launch(o, "norm");
+    __nv_bfloat16 *to = (__nv_bfloat16 *)out;
+    bool fours = w != NULL && width % 4 == 0 && (uintptr_t)x % 16 == 0 &&
+                 (uintptr_t)w % 16 == 0 && (uintptr_t)out % 8 == 0;
+    keep_fault(o, fours ? launch(norm_fours, n, THREADS, 0, o->stream, (const float4 *)x,
+                                 (const float4 *)w, eps, width, to)
+                        : launch(norm_rows, n, THREADS, 0, o->stream, x, w, eps, width, to),
+               "norm");
 }
 
 void rows_norm_add(struct cuda_ops *o, float *x, const float *y, const float *w, float eps,
                    uint32_t n, uint32_t width)
 {
-    norm_add_rows<<<n, THREADS, 0, o->stream>>>(x, y, w, eps, width);
-    check_launch(o, "norm onto the residual");
+    keep_fault(o, launch(norm_add_rows, n, THREADS, 0, o->stream, x, y, w, eps, width),
+               "norm onto the residual");
 }
 
 void rows_norm_part(struct cuda_ops *o, void *y, size_t ld, uint32_t at, uint32_t width,
                     const float *w, float eps, uint32_t n)
 {
-    norm_part_rows<<<n, THREADS, 0, o->stream>>>((__nv_bfloat16 *)y + at, ld, width, w, eps);
-    check_launch(o, "norm of a part");
+    keep_fault(o, launch(norm_part_rows, n, THREADS, 0, o->stream, (__nv_bfloat16 *)y + at, ld,
+                         width, w, eps),
+               "norm of a part");
 }
 
 void rows_glu(struct cuda_ops *o, const void *both, uint32_t width, enum act_kind act, float limit,
@@ -252,8 +335,8 @@ void rows_rope(struct cuda_ops *o, const struct op_rope *r, uint32_t n)
 void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32_t n,
                  uint32_t width, float *out)
 {
-    gather_rows<<<n, THREADS, 0, o->stream>>>(x, row, width, out);
-    check_launch(o, "gathering rows");
+    keep_fault(o, launch(gather_rows, n, THREADS, 0, o->stream, x, row, width, out),
+               "gathering rows");
 }
 
 void rows_softcap(struct cuda_ops *o, float *x, float cap, size_t n)

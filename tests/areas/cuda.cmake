@@ -13,6 +13,13 @@ quire_test(cuda_model_test
   LIBRARIES model_driver test_support m
   ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m
   LABELS gpu TIMEOUT 600)
+quire_test(cuda_linear_test
+  SOURCES property/cuda_linear_test.c
+  LIBRARIES model test_support m
+  LABELS gpu TIMEOUT 600)
+quire_test(cuda_linear_bench NO_RUN
+  SOURCES bench/cuda_linear_bench.c
+  LIBRARIES model test_support)
 quire_test(attention_bench NO_RUN
   SOURCES bench/attention_bench.c
   LIBRARIES attention m)
@@ -35,7 +42,7 @@ quire_test(cuda_room_test
   LIBRARIES test_support attention
   LABELS unit)
 get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
-foreach(name cuda_attention_test cuda_dense_test cuda_model_test model_golden_cuda
+foreach(name cuda_attention_test cuda_dense_test cuda_linear_test cuda_model_test model_golden_cuda
     model_conformance_cuda mla_forms_cuda)
   if(TEST ${name}.${preset})
     set_tests_properties(${name}.${preset} PROPERTIES SKIP_RETURN_CODE 77)
