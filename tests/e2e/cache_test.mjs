@@ -4,7 +4,7 @@
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
 import { start, idle, getJson, postJson } from './daemon.mjs';
-import { complete, completeIds, cachedTokens, proseOf, promptOf } from './requests.mjs';
+import { answers, assertSame, completeIds, proseOf, promptOf } from './requests.mjs';
 
 const EXACT = ['--dtype', 'float32'];
 
@@ -14,7 +14,7 @@ async function withPair(args, body) {
     const daemon = await start({ args: [...EXACT, ...args] });
     const cold = await start({ args: [...EXACT, '--no-enable-prefix-caching'] });
     try {
-        await body(daemon, (request) => completeIds(cold, request));
+        await body(daemon, (request) => answers(cold, request));
         await idle(daemon);
     } finally {
         await Promise.all([daemon.stop(), cold.stop()]);
@@ -25,14 +25,14 @@ test('PC-1: warm equals cold', () => withPair([], async (daemon, cold) => {
     const first = { prompt: proseOf(53), max_tokens: 64 };
     const want = await cold(first);
     for (const cached of [0, 48, 48]) {
-        const reply = await complete(daemon, first);
-        assert.deepEqual(reply.choices[0].token_ids, want);
-        assert.equal(cachedTokens(reply), cached);
+        const got = await answers(daemon, first);
+        assertSame(got, want);
+        assert.equal(got.cached, cached);
     }
     const second = { prompt: [...proseOf(40), ...proseOf(13, 2)], max_tokens: 64 };
-    const reply = await complete(daemon, second);
-    assert.deepEqual(reply.choices[0].token_ids, await cold(second));
-    assert.equal(cachedTokens(reply), 32);
+    const got = await answers(daemon, second);
+    assertSame(got, await cold(second));
+    assert.equal(got.cached, 32);
 }));
 
 test('PC-2: a whole prompt cached', () => withPair([], async (daemon, cold) => {
@@ -40,15 +40,16 @@ test('PC-2: a whole prompt cached', () => withPair([], async (daemon, cold) => {
         const body = { prompt: proseOf(n, 1), max_tokens: 8 };
         const want = await cold(body);
         for (const cached of [0, n - 16]) {
-            const reply = await complete(daemon, body);
-            assert.deepEqual(reply.choices[0].token_ids, want, `${n} tokens`);
-            if (cached > 0 || n === 16) assert.equal(cachedTokens(reply), cached, `${n} tokens`);
+            const got = await answers(daemon, body);
+            assertSame(got, want, `${n} tokens`);
+            if (cached > 0 || n === 16) assert.equal(got.cached, cached, `${n} tokens`);
         }
     }
-    const body = { prompt: proseOf(64, 3), max_tokens: 8 };
-    const want = await cold(body);
-    const twins = await Promise.all([complete(daemon, body), complete(daemon, body)]);
-    for (const reply of twins) assert.deepEqual(reply.choices[0].token_ids, want);
+    const prompt = proseOf(64, 3), [want] = await cold({ prompt, max_tokens: 8 });
+    for (let i = 0; i < 2; i++) /* two in one step, cold and then warm */
+        assertSame(await answers(daemon, { prompt: [prompt, prompt], max_tokens: 8 }), [want, want], 'twins');
+    const { steps } = await getJson(`${daemon.url}/admin/steps`);
+    assert.ok(steps.some((s) => s.rows === 2 && s.tokens === 128), 'both in one step');
 }));
 
 test('BP-4: every length at every edge', () => withPair(
@@ -57,8 +58,8 @@ test('BP-4: every length at every edge', () => withPair(
         for (const max_tokens of [1, 15, 16, 17]) {
             const bodies = lengths.map((n) => ({ prompt: proseOf(n, 4), max_tokens }));
             const want = await Promise.all(bodies.map(cold));
-            const got = await Promise.all(bodies.map((b) => completeIds(daemon, b)));
-            assert.deepEqual(got, want, `max_tokens ${max_tokens}`);
+            const got = await Promise.all(bodies.map((b) => answers(daemon, b)));
+            got.forEach((g, i) => assertSame(g, want[i], `${i + 1} tokens and ${max_tokens}`));
         }
     }));
 

@@ -22,6 +22,24 @@ export async function completeIds(daemon, body) {
     return (await complete(daemon, body)).choices[0].token_ids;
 }
 
+/* What must not depend on how a request was computed, one entry a choice. */
+export async function answers(daemon, body) {
+    const reply = await complete(daemon, { logprobs: 0, ...body });
+    return Object.assign(reply.choices.map((c) => ({ ids: c.token_ids, finish: c.finish_reason,
+        logprobs: c.logprobs.token_logprobs })), { cached: cachedTokens(reply) });
+}
+
+/* Same ids and endings, log probabilities within 1e-3. */
+export function assertSame(got, want, what = '') {
+    assert.equal(got.length, want.length, what);
+    got.forEach((g, i) => {
+        assert.deepEqual([g.ids, g.finish], [want[i].ids, want[i].finish], what);
+        assert.equal(g.logprobs.length, want[i].logprobs.length, what);
+        g.logprobs.forEach((v, k) => assert.ok(Math.abs(v - want[i].logprobs[k]) < 1e-3,
+            `${what} token ${k}: ${v}, expected ${want[i].logprobs[k]}`));
+    });
+}
+
 export function cachedTokens(reply) {
     return reply.usage.prompt_tokens_details.cached_tokens;
 }
