@@ -153,8 +153,8 @@ enum err_code blas_open(struct blas **out, struct err *e);
 void blas_close(struct blas *b);
 
 /* to[n, rows of w] = in w^T + bias, T or float32, added to `to` where out is
- * OP_OUT_ADD; turned: to[n, columns of w] = in w, without bias.  batch > 1: matrices, inputs and results that lie apart by the
- * given steps (elements). */
+ * OP_OUT_ADD; turned: to[n, columns of w] = in w, without bias.  batch > 1:
+ * matrices, inputs and results that lie apart by the given steps (elements). */
 struct blas_call {
     const struct op_matrix *w;
     const void *in;
