@@ -174,11 +174,10 @@ export class Reference {
     }
 }
 
-/* Greedy continuation: ids, their log probabilities, and the least distance
- * between the best and the second best token on the way. */
-export function greedy(model, prompt, n) {
+/* Greedy continuation: ids and their log probabilities; null once the best and the
+ * second best token are closer than margin. */
+export function greedy(model, prompt, n, margin = 0) {
     const r = new Reference(model), ids = [], logprobs = [];
-    let margin = Infinity;
     for (const id of prompt) r.feed(id);
     for (let i = 0; i < n; i++) {
         const lp = r.logprobs();
@@ -186,19 +185,19 @@ export function greedy(model, prompt, n) {
         lp.forEach((v, id) => { if (v > lp[best]) best = id; });
         let second = -Infinity;
         lp.forEach((v, id) => { if (id !== best && v > second) second = v; });
-        margin = Math.min(margin, lp[best] - second);
+        if (lp[best] - second < margin) return null;
         ids.push(best);
         logprobs.push(lp[best]);
         if (i + 1 < n) r.feed(best);
     }
-    return { ids, logprobs, margin };
+    return { ids, logprobs };
 }
 
 /* A prompt of n tokens whose greedy continuation is sure at every step, so that
  * rounding cannot flip a token, with that continuation. */
 export function surePrompt(model, n, out, makePrompt, seed = 1) {
     for (;; seed++) {
-        const prompt = makePrompt(n, seed), want = greedy(model, prompt, out);
-        if (want.margin >= 0.01) return { prompt, want };
+        const prompt = makePrompt(n, seed), want = greedy(model, prompt, out, 0.01);
+        if (want !== null) return { prompt, want };
     }
 }
