@@ -188,11 +188,26 @@ static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
     p->count.evictions += n;
 }
 
+/* Onto the free list.  `after` names the block FREE_AHEAD further down, for take
+ * to fetch: one above that of the block that led so far. */
+static void push_free(struct kvpool *p, uint32_t b)
+{
+    const struct blk_list *l = &p->free;
+    uint32_t below = l->head == NIL ? NIL : kvpool_blk(p, l->head)->after;
+    if (below < p->cfg.n_blocks)
+        below = kvpool_blk(p, below)->prev;
+    else if (l->n == FREE_AHEAD)
+        below = l->tail;
+    kvpool_blk(p, b)->after = below;
+    kvpool_list_push(p, &p->free, b);
+}
+
 void kvpool_blk_take(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
 {
     uint32_t i = 0;
     for (; i < n && p->free.head != NIL; i++) {
         uint32_t b = p->free.head;
+        kvpool_record_prefetch(p, kvpool_blk(p, b)->after);
         kvpool_list_unlink(p, &p->free, b);
         hand_out(p, g, b);
         out[i] = (blk_id)b;
@@ -229,7 +244,7 @@ void kvpool_blk_settle(struct kvpool *p, blk_id b)
         lru_append(p, &p->cached[k->rank], (uint32_t)b);
     } else {
         k->state = BLK_FREE;
-        kvpool_list_push(p, &p->free, (uint32_t)b);
+        push_free(p, (uint32_t)b);
     }
 }
 

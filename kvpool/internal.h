@@ -32,7 +32,8 @@ struct blk {
     uint64_t step;       /* idle or resting: the step that may last have used it */
     uint32_t node;       /* published under; NIL: not                            */
     uint32_t prev, next; /* in the list of its state; NIL: end                   */
-    uint32_t after;      /* cached: so many cachings later `next` was, see lru   */
+    uint32_t after;      /* cached: so many cachings later `next` was, see lru;
+                          * free: the block FREE_AHEAD further down, NIL: none   */
     uint32_t ref : 19;   /* table entries and copy sources naming it             */
     uint32_t lane : 5;   /* of struct lru, when cached                           */
     uint32_t state : 3;  /* enum blk_state                                       */
@@ -50,7 +51,7 @@ struct blk_list {
     uint32_t head, tail, n;
 };
 
-enum { LANES = 7 };
+enum { LANES = 7, FREE_AHEAD = 8 };
 
 /* Cached blocks of one rank, in the order they were cached.  They are dealt out
  * to lanes, each a list; the oldest of the lanes' heads is the oldest of all.  So
