@@ -3,7 +3,8 @@
  * Owns the pool, the scheduler, the mailboxes and a fixed number of event
  * batches; when all are out, the thread waits for the I/O thread to return one,
  * so a slow reader of events slows the engine instead of growing memory.
- * Nothing is allocated after creation except a query's list. */
+ * Nothing is allocated after creation except what an operator's question takes
+ * away. */
 #include "server/engine.h"
 
 #include <pthread.h>

@@ -188,6 +188,21 @@ test('without a budget pins are off', () => withDaemon([], async (daemon) => {
     await idle(daemon);
 }));
 
+test('what pins may hold, requests may not count on', async () => {
+    const args = (share) => ['--num-gpu-blocks-override', '64', '--cache-pin-budget', share, '--max-model-len', '512'];
+    await withDaemon(args('0.5'), async (daemon) => {
+        assert.equal((await pinsOf(daemon)).budget_blocks, 32);
+        assert.equal((await complete(daemon, { prompt: promptOf(500), max_tokens: 12 })).usage.completion_tokens, 12);
+        await idle(daemon);
+    });
+    for (const [share, pattern, code] of [['0.6', /--max-model-len 512 needs 32 KV blocks, the pool has 26/, 1],
+        ['1', /--cache-pin-budget: "1" is not a number of 0 to 0.9/, 2]]) {
+        const daemon = await start({ args: args(share), ready: false });
+        assert.equal((await daemon.exited).code, code);
+        assert.match(daemon.log(), pattern);
+    }
+});
+
 /* -------------------------------------------------------------- block map */
 
 test('the block map names states and owners, in pages', () => withDaemon(

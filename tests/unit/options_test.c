@@ -40,6 +40,11 @@ TEST(defaults)
     assert_int_equal(o.max_num_seqs, 256);
     assert_int_equal(o.max_body_bytes, 32 * 1000 * 1000 / 1000 / 1000 * 1024 * 1024);
     assert_true(o.prefix_caching);
+    assert_true(o.pin_budget == 0);
+    assert_int_equal(o.max_pins, 64);
+    assert_int_equal(o.step_history, 512);
+    assert_int_equal(o.look_ahead_tokens, 64);
+    assert_false(o.poison);
     assert_true(o.shutdown_timeout == 30);
     assert_false(o.seed_given);
     srv_options_fini(&o);
