@@ -32,20 +32,22 @@ test('BP-2: shared blocks count once', () => withDaemon(['--num-gpu-blocks-overr
     const common = promptOf(40 * 16 + 8, 1); /* 40 blocks, then apart in the middle of one */
     await complete(daemon, { prompt: common, max_tokens: 1 });
     const lengths = [40, 9, 23, 77, 16, 61, 5, 50]; /* they end in no order */
-    let over = false, polls = 0, most = 0;
+    let over = false, polls = 0, most = 0, wrong = null;
     const poller = (async () => {
         while (!over) {
             const { held } = await ledger(daemon);
             most = Math.max(most, held);
             polls++;
         }
-    })();
-    await Promise.all(lengths.map((max_tokens, i) =>
-        complete(daemon, { prompt: [...common, ...promptOf(12, 10 + i)], max_tokens })));
+    })().catch((error) => { wrong = error; });
+    while (!wrong && (polls < 10 || most <= 40))
+        await Promise.all(lengths.map((max_tokens, i) =>
+            complete(daemon, { prompt: [...common, ...promptOf(12, 10 + i)], max_tokens })));
     over = true;
     await poller;
+    if (wrong) throw wrong;
     const own = lengths.reduce((n, k) => n + Math.ceil((common.length + 12 + k - 1) / 16) - 40, 0);
-    assert.ok(polls >= 5 && most > 40 && most <= 40 + own, `${polls} polls, ${most} held, at most ${40 + own}`);
+    assert.ok(most <= 40 + own, `${most} held, at most ${40 + own}`);
     await idle(daemon);
     await ledger(daemon);
 }));

@@ -132,7 +132,7 @@ test('PR-6: metrics stay true through preemptions', () => withDaemon(
         const text = await (await fetch(`${daemon.url}/metrics`)).text();
         return new Map([...text.matchAll(/^(\S+?(?:_total|_count|_bucket|_sum)\S*) (\S+)$/gm)].map((m) => [m[1], Number(m[2])]));
     };
-    let last = await counters(), scrapes = 0, over = false;
+    let last = await counters(), scrapes = 0, over = false, wrong = null;
     const scraper = (async () => {
         while (!over) {
             const now = await counters();
@@ -143,11 +143,12 @@ test('PR-6: metrics stay true through preemptions', () => withDaemon(
             scrapes++;
             await sleep(50);
         }
-    })();
+    })().catch((error) => { wrong = error; });
     let passes = 0;
-    for (; scrapes < 5; passes++) await Promise.all([...four, ...four].map((c) => whole(daemon, c)));
+    for (; !wrong && scrapes < 5; passes++) await Promise.all([...four, ...four].map((c) => whole(daemon, c)));
     over = true;
     await scraper;
+    if (wrong) throw wrong;
     assert.ok(await metric(daemon, 'vllm:num_preemptions_total') > 0);
     await idle(daemon);
     for (const name of ['vllm:num_requests_running', 'vllm:num_requests_waiting', 'vllm:kv_cache_usage_perc'])
