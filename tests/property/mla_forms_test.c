@@ -95,7 +95,7 @@ static uint32_t draw(struct pair *p, struct rng *r, struct driver_row row[ROWS],
         bool full = length + 1 >= LENGTH;
         if (s % 2 == 0 && full) /* who may share its blocks goes too */
             reset(p, s + 1);
-        if (full || length == 0 || (s % 2 == 1 && rng_below(r, 12) == 0))
+        if (full || length == 0 || (s % 2 == 1 && rng_below(r, 4) == 0))
             begin(p, r, s);
         else if (driver_pending(p->absorbed, s) == 0)
             append(p, r, s, 1);
