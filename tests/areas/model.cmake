@@ -20,6 +20,8 @@ quire_test(mla_forms_test SOURCES property/mla_forms_test.c
 
 quire_test(step_order_test SOURCES unit/step_order_test.c
   LIBRARIES test_support model quire::cmocka LABELS unit)
+quire_test(rope_op_test SOURCES unit/rope_op_test.c
+  LIBRARIES test_support model quire::cmocka LABELS unit)
 quire_test(prefill_again_test SOURCES property/prefill_again_test.c
   LIBRARIES model_fixture model scheduler m LABELS property ARGS ${model_fixtures})
 
