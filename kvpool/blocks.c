@@ -27,11 +27,10 @@ static inline uint32_t next_lane(uint32_t lane)
     return lane + 1 < LANES ? lane + 1 : 0;
 }
 
-/* Times of neighbours differ by little; where it is more than fits, eviction
- * comes to a block earlier than it would. */
-static inline uint32_t span(uint64_t time)
+/* When b was cached: exact for the latest 2^32 cachings. */
+static inline uint64_t when(const struct kvpool *p, const struct lru *l, uint32_t b)
 {
-    return time < UINT32_MAX ? (uint32_t)time : UINT32_MAX;
+    return l->time - ((uint32_t)l->time - kvpool_blk(p, b)->at);
 }
 
 static void lru_append(struct kvpool *p, struct lru *l, uint32_t b)
@@ -39,6 +38,7 @@ static void lru_append(struct kvpool *p, struct lru *l, uint32_t b)
     uint32_t lane = l->put, tail = l->tail[lane];
     struct blk *k = kvpool_blk(p, b);
     uint64_t now = ++l->time;
+    k->at = (uint32_t)now;
     k->lane = lane & 31;
     k->prev = tail;
     k->next = NIL;
@@ -47,33 +47,25 @@ static void lru_append(struct kvpool *p, struct lru *l, uint32_t b)
         l->first[lane] = now;
     } else {
         kvpool_blk(p, tail)->next = b;
-        kvpool_blk(p, tail)->after = span(now - l->last[lane]);
     }
     l->tail[lane] = b;
-    l->last[lane] = now;
     l->put = next_lane(lane);
     l->n++;
     p->n_cached++;
 }
 
+/* Neighbours are only written to, which nothing has to wait for. */
 static void lru_remove(struct kvpool *p, struct lru *l, uint32_t b)
 {
     const struct blk *k = kvpool_blk(p, b);
     uint32_t lane = k->lane, prev = k->prev, next = k->next;
     if (prev == NIL) {
         l->head[lane] = next;
-        l->first[lane] = next == NIL ? UINT64_MAX : l->first[lane] + k->after;
+        l->first[lane] = next == NIL ? UINT64_MAX : when(p, l, next);
     } else {
         kvpool_blk(p, prev)->next = next;
     }
-    if (next == NIL) {
-        l->tail[lane] = prev;
-        l->last[lane] -= prev == NIL ? 0 : kvpool_blk(p, prev)->after;
-    } else {
-        kvpool_blk(p, next)->prev = prev;
-        if (prev != NIL)
-            kvpool_blk(p, prev)->after = span((uint64_t)kvpool_blk(p, prev)->after + k->after);
-    }
+    *(next == NIL ? &l->tail[lane] : &kvpool_blk(p, next)->prev) = prev;
     l->n--;
     p->n_cached--;
 }
@@ -105,8 +97,9 @@ uint32_t kvpool_oldest(const struct kvpool *p)
 
 void kvpool_walk_start(struct lru_walk *w, const struct kvpool *p, uint32_t rank)
 {
-    memcpy(w->at, p->cached[rank].head, sizeof w->at);
-    memcpy(w->time, p->cached[rank].first, sizeof w->time);
+    w->l = &p->cached[rank];
+    memcpy(w->at, w->l->head, sizeof w->at);
+    memcpy(w->time, w->l->first, sizeof w->time);
 }
 
 uint32_t kvpool_walk_next(struct lru_walk *w, const struct kvpool *p)
@@ -117,13 +110,9 @@ uint32_t kvpool_walk_next(struct lru_walk *w, const struct kvpool *p)
             lane = i;
     uint32_t b = w->at[lane];
     w->lane = lane;
-    w->when = w->time[lane];
-    if (b < p->cfg.n_blocks) {
-        w->at[lane] = kvpool_blk(p, b)->next;
-        w->time[lane] += kvpool_blk(p, b)->after;
-    } else {
-        w->at[lane] = NIL;
-    }
+    uint32_t next = b < p->cfg.n_blocks ? kvpool_blk(p, b)->next : NIL;
+    w->at[lane] = next;
+    w->time[lane] = next < p->cfg.n_blocks ? when(p, w->l, next) : UINT64_MAX;
     return b;
 }
 
@@ -188,17 +177,17 @@ static void evict(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
     p->count.evictions += n;
 }
 
-/* Onto the free list.  `after` names the block FREE_AHEAD further down, for take
+/* Onto the free list.  `at` names the block FREE_AHEAD further down, for take
  * to fetch: one above that of the block that led so far. */
 static void push_free(struct kvpool *p, uint32_t b)
 {
     const struct blk_list *l = &p->free;
-    uint32_t below = l->head == NIL ? NIL : kvpool_blk(p, l->head)->after;
+    uint32_t below = l->head == NIL ? NIL : kvpool_blk(p, l->head)->at;
     if (below < p->cfg.n_blocks)
         below = kvpool_blk(p, below)->prev;
     else if (l->n == FREE_AHEAD)
         below = l->tail;
-    kvpool_blk(p, b)->after = below;
+    kvpool_blk(p, b)->at = below;
     kvpool_list_push(p, &p->free, b);
 }
 
@@ -207,7 +196,7 @@ void kvpool_blk_take(struct kvpool *p, uint32_t g, blk_id *out, uint32_t n)
     uint32_t i = 0;
     for (; i < n && p->free.head != NIL; i++) {
         uint32_t b = p->free.head;
-        kvpool_record_prefetch(p, kvpool_blk(p, b)->after);
+        kvpool_record_prefetch(p, kvpool_blk(p, b)->at);
         kvpool_list_unlink(p, &p->free, b);
         hand_out(p, g, b);
         out[i] = (blk_id)b;

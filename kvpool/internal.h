@@ -32,8 +32,8 @@ struct blk {
     uint64_t step;       /* idle or resting: the step that may last have used it */
     uint32_t node;       /* published under; NIL: not                            */
     uint32_t prev, next; /* in the list of its state; NIL: end                   */
-    uint32_t after;      /* cached: so many cachings later `next` was, see lru;
-                          * free: the block FREE_AHEAD further down, NIL: none   */
+    uint32_t at;         /* cached: when, by the lower half of lru.time; free:
+                          * the block FREE_AHEAD further down, NIL: none         */
     uint32_t ref : 19;   /* table entries and copy sources naming it             */
     uint32_t lane : 5;   /* of struct lru, when cached                           */
     uint32_t state : 3;  /* enum blk_state                                       */
@@ -63,7 +63,6 @@ struct lru {
     uint64_t time;         /* blocks ever cached here                      */
     uint64_t taken;        /* when the block evicted last had been cached  */
     uint64_t first[LANES]; /* when the head was; UINT64_MAX: empty lane    */
-    uint64_t last[LANES];  /* when the tail was                            */
     uint32_t head[LANES], tail[LANES];
 };
 
@@ -290,8 +289,9 @@ uint32_t kvpool_oldest(const struct kvpool *p);
 
 /* The cached blocks of one rank in the order of eviction, over all lanes. */
 struct lru_walk {
-    uint32_t at[LANES], lane;   /* lane: of the block that came last, */
-    uint64_t time[LANES], when; /* and when it was cached             */
+    const struct lru *l;
+    uint32_t at[LANES], lane; /* lane: of the block that came last */
+    uint64_t time[LANES];
 };
 void kvpool_walk_start(struct lru_walk *w, const struct kvpool *p, uint32_t rank);
 /* The next block; NIL: no more.  It may be none of the pool's, which ends its

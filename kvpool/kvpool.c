@@ -50,8 +50,8 @@ static void init_blocks(struct kvpool *p)
 {
     kvpool_lists_init(p);
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
-        uint32_t after = p->cfg.n_blocks - b > FREE_AHEAD ? b + FREE_AHEAD : NIL;
-        *kvpool_blk(p, b) = (struct blk){ .node = NIL, .state = BLK_FREE, .after = after };
+        uint32_t below = p->cfg.n_blocks - b > FREE_AHEAD ? b + FREE_AHEAD : NIL;
+        *kvpool_blk(p, b) = (struct blk){ .node = NIL, .state = BLK_FREE, .at = below };
         kvpool_list_append(p, &p->free, b);
     }
     p->seq_free = p->pin_free = NIL;

@@ -193,9 +193,9 @@ static void check_rank(struct audit *a, uint32_t rank)
         if (k->rank != rank || k->lane != w.lane)
             violation(a, 9, b, "block %u of rank %u and lane %u is in rank %u, lane %u", b, k->rank,
                       k->lane, rank, w.lane);
-        if (w.when > l->last[w.lane])
-            violation(a, 9, b, "block %u was cached as number %llu: the last of its lane as %llu",
-                      b, (unsigned long long)w.when, (unsigned long long)l->last[w.lane]);
+        if (k->prev == NIL && k->at != (uint32_t)l->first[w.lane])
+            violation(a, 9, b, "block %u was cached as number %u: its lane begins with %u", b,
+                      k->at, (uint32_t)l->first[w.lane]);
     }
     for (uint32_t i = 0; i < LANES; i++)
         if (l->tail[i] != last[i])
