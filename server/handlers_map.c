@@ -10,7 +10,7 @@
 #include "server/query.h"
 #include "server/reply.h"
 
-enum { PAGE = 1000, MOST_PAGE = 10000, STEPS = 64, MOST_STEPS = 1 << 20 };
+enum { PAGE = 1000, MOST_PAGE = 10000, STEPS = 64, MOST_STEPS = 65536 };
 
 /* ------------------------------------------------------------------ blocks */
 

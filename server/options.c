@@ -127,7 +127,7 @@ static const struct opt_rule rules[] = {
     { "shutdown-timeout", OPT_REAL, AT(shutdown_timeout), 0, 86400, NULL, "30",
       "seconds that running requests get after SIGTERM" },
 
-    { "step-history", OPT_COUNT, AT(step_history), 0, 1 << 20, NULL, "512",
+    { "step-history", OPT_COUNT, AT(step_history), 0, 65536, NULL, "512",
       "steps that /admin/steps remembers; 0: none" },
     { "log-level", OPT_CHOICE, AT(log_level), 0, 0, "debug|info|warning|error", "info",
       "least level that is logged" },
