@@ -163,7 +163,8 @@ int main(int argc, char **argv)
                         "[--expand-from N] DIR\n");
         return 2;
     }
-    uint32_t longest = o.context + o.steps > o.prefill ? o.context + o.steps : o.prefill;
+    uint32_t most = o.context + 2 * o.steps + 256; /* the loop's rows start one after the other */
+    uint32_t longest = most > o.prefill ? most : o.prefill;
     o.driver.path = argv[at];
     o.driver.max_model_len = longest;
     if (o.driver.max_tokens == 0)

@@ -4,7 +4,7 @@
 
 #include "model/model.h"
 
-/* Decode `batch` rows for `steps` tokens each after prompts of `context` on a
+/* Decode `batch` rows for `steps` steps together after prompts of `context` on a
  * started model that holds n_blocks, takes max_tokens a step and max_outputs
  * outputs; print a step's time, the host's share, and how long the device had
  * nothing to do: with overlap, a step that was begun before the one before it
