@@ -432,7 +432,7 @@ struct conn *conn_new(struct srv *srv)
         return NULL;
     c->srv = srv;
     http_parser_init(&c->http, &(struct http_limits){ srv->opt.max_header_bytes,
-                                                      srv->opt.max_body_bytes });
+                                                      srv->opt.max_body_bytes, &srv->bodies });
     uv_timer_init(&srv->loop, &c->deadline);
     uv_timer_init(&srv->loop, &c->stall);
     c->deadline.data = c->stall.data = c;

@@ -136,14 +136,42 @@ static int on_headers_complete(llhttp_t *ll)
     return 0;
 }
 
+static const char *const no_room = "the bodies of other requests fill the memory for bodies; try again";
+
+/* Whether the shared memory for bodies has room for n more bytes. */
+static bool has_room(const struct http_parser *p, uint64_t n)
+{
+    const struct http_budget *b = p->lim.bodies;
+
+    return b == NULL || n <= b->max - b->used;
+}
+
+static void charge(struct http_parser *p, size_t n)
+{
+    if (p->lim.bodies == NULL)
+        return;
+    p->lim.bodies->used += n;
+    p->n_charged += n;
+}
+
+static void discharge(struct http_parser *p)
+{
+    if (p->lim.bodies)
+        p->lim.bodies->used -= p->n_charged;
+    p->n_charged = 0;
+}
+
 static int on_body(llhttp_t *ll, const char *at, size_t n)
 {
     struct http_parser *p = ll->data;
 
     if (p->n_body + n > p->lim.body_bytes)
         return refuse(ll, 413, "the body is larger than this server accepts");
+    if (!has_room(p, n))
+        return refuse(ll, 503, no_room);
     if (!append(&p->body, &p->n_body, &p->cap_body, at, n))
         return refuse(ll, 500, "out of memory");
+    charge(p, n);
     return 0;
 }
 
@@ -177,6 +205,7 @@ void http_parser_fini(struct http_parser *p)
     free(p->body);
     free(p->path);
     p->text = p->body = p->path = NULL;
+    discharge(p);
 }
 
 void http_parser_next(struct http_parser *p)
@@ -187,6 +216,7 @@ void http_parser_next(struct http_parser *p)
 
     free(p->body);
     free(p->path);
+    discharge(p);
     if (cap_text > 4096) { /* an idle connection keeps little */
         free(text);
         text = NULL;
@@ -322,6 +352,8 @@ static enum parse_event check_length(struct http_parser *p)
     }
     if (length > p->lim.body_bytes)
         return bad(p, 413, "the body is larger than this server accepts");
+    if (!has_room(p, length))
+        return bad(p, 503, no_room);
     p->has_body = length > 0;
     p->body_length = length;
     return PARSE_HEAD;

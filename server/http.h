@@ -27,8 +27,14 @@ enum http_method {
     HTTP_M_OTHER = 32
 };
 
+/* Memory for bodies that all parsers share; one thread's. */
+struct http_budget {
+    uint64_t used, max;
+};
+
 struct http_limits {
     size_t head_bytes, body_bytes;
+    struct http_budget *bodies; /* borrowed; NULL: no common bound */
 };
 
 struct http_field {
@@ -47,6 +53,7 @@ struct http_parser {
     char *body;  /* owned; http_parser_take_body moves it out */
     size_t n_body, cap_body;
     /* Private. */
+    size_t n_charged; /* to lim.bodies, from a body's first byte to http_parser_next */
     char *text; /* url and fields */
     size_t n_text, cap_text;
     uint32_t n_url, n_fields;

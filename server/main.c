@@ -193,6 +193,7 @@ int main(int argc, char *argv[])
         fail(e.message);
         return 2;
     }
+    srv.bodies.max = srv.opt.max_total_body_bytes;
     srv_log_init(&srv.log, STDERR_FILENO, srv.opt.log_level, srv.opt.log_format);
     for (uint32_t i = 0; i < srv.opt.n_ignored; i++)
         srv_logf(&srv.log, SRV_WARNING, "%s changes nothing here", srv.opt.ignored[i]);

@@ -110,6 +110,8 @@ static const struct opt_rule rules[] = {
       "open connections; more are answered 503 and closed" },
     { "max-body-bytes", OPT_COUNT, AT(max_body_bytes), 1024, BIG, NULL, "32M",
       "largest request body" },
+    { "max-total-body-bytes", OPT_COUNT, AT(max_total_body_bytes), 1024, BIG, NULL, "1G",
+      "request bodies held at once, over all connections; more are refused with 503" },
     { "max-header-bytes", OPT_COUNT, AT(max_header_bytes), 1024, 1 << 24, NULL, "64K",
       "largest request head" },
     { "stream-buffer-bytes", OPT_COUNT, AT(stream_buffer_bytes), 4096, BIG, NULL, "1M",
@@ -588,6 +590,11 @@ static enum err_code check(const struct srv_options *o, struct err *e)
         return err_set_param(e, ERR_INVALID, "block-size",
                              "--block-size: %llu is not a power of two of 16 to 256",
                              (unsigned long long)o->block_size);
+    if (o->max_total_body_bytes < o->max_body_bytes)
+        return err_set_param(e, ERR_INVALID, "max-total-body-bytes",
+                             "--max-total-body-bytes: %llu is less than --max-body-bytes, %llu",
+                             (unsigned long long)o->max_total_body_bytes,
+                             (unsigned long long)o->max_body_bytes);
     if (!o->help && !o->version && o->model == NULL)
         return err_set_param(e, ERR_INVALID, "model",
                              "no MODEL given: name a model directory (quired --help)");

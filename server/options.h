@@ -53,7 +53,8 @@ struct srv_options {
     uint64_t max_logprobs, stream_interval, seed;
     bool seed_given, force_include_usage, request_id_headers;
 
-    uint64_t max_connections, max_body_bytes, max_header_bytes, stream_buffer_bytes;
+    uint64_t max_connections, max_body_bytes, max_total_body_bytes, max_header_bytes;
+    uint64_t stream_buffer_bytes;
     double header_timeout, body_timeout, idle_timeout, write_timeout;
     double health_timeout, shutdown_timeout;
 

@@ -14,6 +14,7 @@
 #include "model/tokenizer.h"
 #include "proto/openai_request.h"
 #include "server/engine.h"
+#include "server/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/options.h"
@@ -52,6 +53,7 @@ struct srv {
     struct engine *loaded_engine;
 
     /* The I/O thread's. */
+    struct http_budget bodies;
     uv_async_t events;
     uv_prepare_t prepare;
     uv_signal_t sigterm, sigint;

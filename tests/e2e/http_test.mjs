@@ -8,6 +8,7 @@ import { start, idle, postJson, getJson, rss, sleep, until } from './daemon.mjs'
 let d;
 before(async () => {
     d = await start({ args: ['--dtype', 'float32', '--max-num-batched-tokens', '128', '--max-body-bytes', '1M',
+        '--max-total-body-bytes', '4M',
         '--max-header-bytes', '16K', '--http-header-timeout', '1.5', '--http-body-timeout', '2',
         '--stream-buffer-bytes', '64K', '--http-write-timeout', '2', '--served-model-name', 'tales'] });
 });
@@ -172,6 +173,21 @@ test('HT-1: two framings are refused once and the tail is never answered', async
     }
     assert.deepEqual(statuses(await exchange(`GET /version HTTP/1.1\r\n\r\n${tail}`)), [400]);
     await alive();
+});
+
+test('bodies of many connections share their memory', async () => {
+    const head = (n) => `POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ${n}\r\n\r\n`;
+    const many = Array.from({ length: 4 }, () => raw());
+    await Promise.all(many.map((s) => new Promise((done) => s.write(head(1048576) + ' '.repeat(1040000), done))));
+    /* Their bytes may still be under way. */
+    const refused = await until(async () => {
+        const text = await exchange(head(900000) + ' '.repeat(10), { limit: 200 });
+        return statuses(text)[0] === 503 ? text : null;
+    }, 1500);
+    assert.match(refused, /\r\nRetry-After: \d/);
+    assert.match(refused, /fill the memory for bodies/);
+    for (const s of many) s.destroy();
+    await until(async () => (await postJson(`${d.url}/v1/completions`, body + ' '.repeat(900000))).status === 200, 2000);
 });
 
 test('HT-2: endless heads and big bodies end at the cap', async () => {

@@ -132,7 +132,7 @@ static enum err_code parse_http(struct err *e)
     static const char text[] = "POST /v1/completions?x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
                                "5\r\nhello\r\n0\r\n\r\n";
     struct http_parser p;
-    struct http_limits lim = { 4096, 4096 };
+    struct http_limits lim = { .head_bytes = 4096, .body_bytes = 4096 };
     size_t at = 0, used;
     enum parse_event ev = PARSE_MORE;
 

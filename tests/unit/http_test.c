@@ -8,7 +8,7 @@
 #include "server/router.h"
 #include "support/rng.h"
 
-static const struct http_limits limits = { 2048, 4096 };
+static const struct http_limits limits = { .head_bytes = 2048, .body_bytes = 4096 };
 
 /* What a parser made of a whole connection, as text. */
 struct story {
@@ -106,6 +106,54 @@ TEST(refusals)
     expect("GET / HTTP/1.1\r\n" HOST "A: b\r\n c\r\n\r\n", "bad 400;");
     expect("GET / HTTP/1.1\r\n" HOST "A : b\r\n\r\n", "bad 400;");
     expect("\x16\x03\x01\x02", "bad 501;");
+}
+
+/* Feed all of a request; the status of its refusal, 0: complete, -1: more wanted. */
+static int feed_all(struct http_parser *p, const char *data, size_t n)
+{
+    size_t used;
+
+    for (size_t at = 0;; at += used) {
+        enum parse_event ev = http_parser_feed(p, data + at, n - at, &used);
+        if (ev == PARSE_BAD)
+            return p->status;
+        if (ev == PARSE_MESSAGE)
+            return 0;
+        if (ev == PARSE_MORE && at + used == n)
+            return -1;
+    }
+}
+
+TEST(bodies_share_their_memory)
+{
+    static const char length[] = "POST / HTTP/1.1\r\n" HOST "Content-Length: 6\r\n\r\n",
+                      chunks[] = "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"
+                                 "6\r\nabcdef\r\n0\r\n\r\n";
+    struct http_budget all = { .max = 10 };
+    struct http_limits lim = { .head_bytes = 2048, .body_bytes = 8, .bodies = &all };
+    struct http_parser a, b;
+
+    http_parser_init(&a, &lim);
+    http_parser_init(&b, &lim);
+    assert_int_equal(feed_all(&a, length, sizeof length - 1), -1);
+    assert_int_equal(all.used, 0); /* a promise takes nothing */
+    assert_int_equal(feed_all(&a, "abcdef", 6), 0);
+    assert_int_equal(all.used, 6);
+    assert_int_equal(feed_all(&b, length, sizeof length - 1), 503);
+    http_parser_next(&b);
+    assert_int_equal(feed_all(&b, chunks, sizeof chunks - 1), 503);
+    assert_int_equal(all.used, 6);
+    size_t n;
+    free(http_parser_take_body(&a, &n)); /* still the connection's request */
+    assert_int_equal(all.used, 6);
+    http_parser_next(&a);
+    assert_int_equal(all.used, 0);
+    http_parser_next(&b);
+    assert_int_equal(feed_all(&b, chunks, sizeof chunks - 1), 0);
+    assert_int_equal(all.used, 6);
+    http_parser_fini(&b);
+    http_parser_fini(&a);
+    assert_int_equal(all.used, 0);
 }
 
 TEST(head_limits)
@@ -210,6 +258,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RUN(requests),
         RUN(refusals),
+        RUN(bodies_share_their_memory),
         RUN(head_limits),
         RUN(how_bytes_are_cut_does_not_change_what_is_read),
         RUN(routes),
