@@ -185,16 +185,10 @@ static uint32_t collect(struct scratch *s, uint32_t vocab, float cut)
 
 /* ---- what changes logits ---- */
 
-static bool stops_masked(const struct plan_output *o)
-{
-    return o->n_history - o->n_prompt < o->params->min_tokens && o->params->n_stop_ids > 0;
-}
-
 static bool changes_logits(const struct plan_output *o)
 {
     const struct sample_params *p = o->params;
-    return p->n_bias > 0 || stops_masked(o) || p->repetition_penalty != 1 ||
-           p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return p->n_bias > 0 || plan_stops_masked(o) || sample_penalised(p);
 }
 
 static void apply_bias_and_mask(const struct plan_output *o, uint32_t vocab, float *y)
@@ -203,7 +197,7 @@ static void apply_bias_and_mask(const struct plan_output *o, uint32_t vocab, flo
     for (uint32_t i = 0; i < p->n_bias; i++)
         if ((uint32_t)p->bias[i].token < vocab)
             y[p->bias[i].token] += p->bias[i].bias;
-    for (uint32_t i = 0; stops_masked(o) && i < p->n_stop_ids; i++)
+    for (uint32_t i = 0; plan_stops_masked(o) && i < p->n_stop_ids; i++)
         if ((uint32_t)p->stop_ids[i] < vocab)
             y[p->stop_ids[i]] = -INFINITY;
 }
@@ -212,7 +206,7 @@ static void apply_penalties(const struct plan_output *o, uint32_t vocab, float *
                             uint32_t *count)
 {
     const struct sample_params *p = o->params;
-    if (p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0)
+    if (!sample_penalised(p))
         return;
     for (uint32_t i = 0; i < o->n_history; i++) {
         uint32_t t = (uint32_t)o->history[i];
@@ -319,12 +313,6 @@ static void fill_top(const float *x, uint32_t vocab, uint32_t n, float log_sum, 
         logprob[i] -= log_sum;
 }
 
-static uint32_t n_top(const struct sampler *sm, const struct plan_output *o)
-{
-    int32_t n = o->params->n_logprobs;
-    return n <= 0 ? 0 : (uint32_t)n < sm->vocab ? (uint32_t)n : sm->vocab;
-}
-
 struct run {
     struct sampler *sm;
     struct sampled *out;
@@ -378,7 +366,7 @@ static enum err_code reserve_top(const struct sampler *sm, struct results *r,
 {
     size_t n = 0;
     for (uint32_t i = 0; i < plan->n_outputs; i++)
-        n += n_top(sm, &plan->output[i]);
+        n += plan_n_top(&plan->output[i], sm->vocab);
     if (n > r->top_cap) {
         int32_t *token = realloc(r->top_token, n * sizeof *token);
         if (token == NULL)
@@ -393,7 +381,7 @@ static enum err_code reserve_top(const struct sampler *sm, struct results *r,
     n = 0;
     for (uint32_t i = 0; i < plan->n_outputs; i++) {
         struct sampled *out = &r->out[i];
-        out->n_top = n_top(sm, &plan->output[i]);
+        out->n_top = plan_n_top(&plan->output[i], sm->vocab);
         out->top_token = r->top_token + n;
         out->top_logprob = r->top_logprob + n;
         n += out->n_top;

@@ -32,9 +32,7 @@ static void *hold(void *p, size_t *cap, size_t n, size_t size, enum err_code *rc
 /* The token that is due at o and whose history a penalty reads. */
 static bool reads_due(const struct step_plan *p, const struct plan_output *o)
 {
-    const struct sample_params *q = o->params;
-    return o->target < 0 && p->token_from[o->token] >= 0 &&
-           (q->repetition_penalty != 1 || q->presence_penalty != 0 || q->frequency_penalty != 0);
+    return o->target < 0 && p->token_from[o->token] >= 0 && sample_penalised(o->params);
 }
 
 static enum err_code resolve_tokens(struct step_resolve *r, const struct step_plan *p,

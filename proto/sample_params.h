@@ -31,4 +31,10 @@ struct sample_params {
     const struct logit_bias *bias;
 };
 
+/* Whether a penalty reads the tokens so far. */
+static inline bool sample_penalised(const struct sample_params *p)
+{
+    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
 #endif

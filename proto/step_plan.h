@@ -30,6 +30,19 @@ struct plan_output {
     uint32_t n_prompt;      /* leading part of history that is prompt             */
 };
 
+/* Whether the stop ids may not be sampled here: min_tokens is not reached. */
+static inline bool plan_stops_masked(const struct plan_output *o)
+{
+    return o->n_history - o->n_prompt < o->params->min_tokens && o->params->n_stop_ids > 0;
+}
+
+/* Alternatives to report, of a vocabulary of that many. */
+static inline uint32_t plan_n_top(const struct plan_output *o, uint32_t vocab)
+{
+    int32_t n = o->params->n_logprobs;
+    return n <= 0 ? 0 : (uint32_t)n < vocab ? (uint32_t)n : vocab;
+}
+
 /* Copy a whole block (all slabs) before the step's first store: copy-on-write. */
 struct plan_copy {
     blk_id from, to;

@@ -118,6 +118,7 @@ static void fill_configs(struct sizing *s, const struct srv_options *o,
     };
 }
 
+/* What a device has for KV blocks; as long as a start takes, so only where asked. */
 static enum err_code measure(struct sizing *s, const struct srv_options *o, struct model *m,
                              uint32_t chunk, struct err *e)
 {
@@ -127,8 +128,6 @@ static enum err_code measure(struct sizing *s, const struct srv_options *o, stru
                                 .max_seq_tokens = (uint32_t)o->max_model_len,
                                 .eager = o->eager };
 
-    memset(s, 0, sizeof *s);
-    s->free_bytes = free_memory();
     return model_memory(m, &lim, &s->device, e);
 }
 
@@ -142,9 +141,13 @@ enum err_code sizing_compute(struct sizing *s, const struct srv_options *o, stru
 
     if (chunk == 0)
         chunk = strcmp(m->backend, "cpu") == 0 ? CPU_STEP_TOKENS : STEP_TOKENS;
-    rc = measure(s, o, model, chunk, e);
-    if (rc != ERR_OK)
-        return rc;
+    memset(s, 0, sizeof *s);
+    s->free_bytes = free_memory();
+    if (o->plan || (o->n_blocks == 0 && o->kv_bytes == 0)) {
+        rc = measure(s, o, model, chunk, e);
+        if (rc != ERR_OK)
+            return rc;
+    }
     s->block_bytes = kv_layout_block_bytes(lay);
     s->n_blocks = choose_blocks(s, o);
     s->kv_bytes = (uint64_t)s->n_blocks * s->block_bytes;

@@ -71,28 +71,12 @@ void mirror_free(struct mirror *m)
 
 /* ---- sampling rows ---- */
 
-bool penalised(const struct sample_params *p)
-{
-    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-bool stops_masked(const struct plan_output *o)
-{
-    return o->n_history - o->n_prompt < o->params->min_tokens && o->params->n_stop_ids > 0;
-}
-
-uint32_t n_top_of(const struct plan_output *o, uint32_t vocab)
-{
-    int32_t n = o->params->n_logprobs;
-    return n <= 0 ? 0 : (uint32_t)n < vocab ? (uint32_t)n : vocab;
-}
-
 size_t list_bytes(const struct plan_output *o)
 {
     const struct sample_params *p = o->params;
     size_t n = p->n_bias * sizeof(struct sample_bias);
-    n += penalised(p) ? o->n_history * 4ul : 0;
-    return n + (stops_masked(o) ? p->n_stop_ids * 4ul : 0);
+    n += sample_penalised(p) ? o->n_history * 4ul : 0;
+    return n + (plan_stops_masked(o) ? p->n_stop_ids * 4ul : 0);
 }
 
 /* Append to the lists; where it will lie on the device. */
@@ -124,9 +108,9 @@ void fill_sample(struct step_slot *k, const struct plan_output *p, struct sample
     r->want_logprob = q->n_logprobs >= 0 || p->target >= 0;
     if (p->target >= 0)
         return;
-    r->penalised = penalised(q);
+    r->penalised = sample_penalised(q);
     r->n_bias = q->n_bias;
-    r->n_stop = stops_masked(p) ? q->n_stop_ids : 0;
+    r->n_stop = plan_stops_masked(p) ? q->n_stop_ids : 0;
     static_assert(sizeof(struct sample_bias) == sizeof(struct logit_bias), "copied as it lies");
     r->bias = (const struct sample_bias *)append(k, list, q->bias, q->n_bias * sizeof *q->bias);
     r->stop = (const int32_t *)append(k, list, q->stop_ids, r->n_stop * 4ul);
@@ -141,7 +125,7 @@ enum err_code fill_samples(struct cuda_ops *o, struct step_slot *k, const struct
     size_t bytes = 0, tops = 0, first = o->lim.max_outputs * sizeof(struct sample_out);
     for (uint32_t i = 0; i < p->n_outputs; i++) {
         bytes += list_bytes(&p->output[i]);
-        tops += n_top_of(&p->output[i], o->lim.vocab);
+        tops += plan_n_top(&p->output[i], o->lim.vocab);
     }
     const size_t top_bytes = tops * (sizeof(int32_t) + sizeof(float)), n_tops = tops;
     k->n_result_bytes = tops > 0 ? first + top_bytes : p->n_outputs * sizeof(struct sample_out);
@@ -159,7 +143,7 @@ enum err_code fill_samples(struct cuda_ops *o, struct step_slot *k, const struct
         row[i].top_logprob = (float *)(k->results.device + first) + n_tops + tops;
         s->top_token = (int32_t *)(k->results.host + first) + tops;
         s->top_logprob = (float *)(k->results.host + first) + n_tops + tops;
-        row[i].n_top = s->n_top = n_top_of(&p->output[i], o->lim.vocab);
+        row[i].n_top = s->n_top = plan_n_top(&p->output[i], o->lim.vocab);
         tops += s->n_top;
         fill_sample(k, &p->output[i], &row[i], n_list);
     }

@@ -17,15 +17,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "attention/attn.h"
 #include "attention/device.h"
 #include "attention/feature_math.h"
 #include "attention/plugin.h"
+#include "support/plugin_path.h"
 #include "support/rng.h"
 
-enum { SKIPPED = 77, FLUSH_BYTES = 256 << 20, PATTERN_BYTES = 64 << 20, MAX_SAMPLES = 200 };
+enum { FLUSH_BYTES = 256 << 20, PATTERN_BYTES = 64 << 20, MAX_SAMPLES = 200 };
 
 /* Ceilings measured on an H200: a read-only stream, and a bf16 product. */
 #define READ_TBPS   4.4
@@ -368,25 +368,6 @@ static void latent_table(struct bench *b, struct shape s)
 }
 
 /* ---- main ----------------------------------------------------------------------- */
-
-/* build/<preset>/tests/NAME -> build/<preset>/quire_cuda.so */
-static void default_plugin(char *path, size_t n)
-{
-    ssize_t len = readlink("/proc/self/exe", path, n - 32);
-    path[len > 0 ? len : 0] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(path, '/');
-        if (slash != NULL)
-            *slash = '\0';
-    }
-    strcat(path, "/quire_cuda.so");
-}
-
-static int skip(const char *why)
-{
-    printf("skipped: %s\n", why);
-    return SKIPPED;
-}
 
 static void open_bench(struct bench *b)
 {

@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "attention/attn.h"
 #include "attention/feature_math.h"
 #include "attention/parallel.h"
 #include "attention/plugin.h"
 #include "conformance/attn_case.h"
+#include "support/plugin_path.h"
 
 enum { BOUNDS_ABSENT, BOUNDS_TIGHT, BOUNDS_LOOSE, BOUNDS };
 
@@ -364,19 +364,6 @@ static void one_path(struct runner *r, const char *path)
         free(list[i]);
     }
     free(list);
-}
-
-/* build/<preset>/tests/attention_conformance -> build/<preset>/quire_cuda.so */
-static void default_plugin(char *path, size_t n)
-{
-    ssize_t len = readlink("/proc/self/exe", path, n - 32);
-    path[len > 0 ? len : 0] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(path, '/');
-        if (slash != NULL)
-            *slash = '\0';
-    }
-    strcat(path, "/quire_cuda.so");
 }
 
 static int usage(void)

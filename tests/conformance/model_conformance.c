@@ -7,7 +7,6 @@
  * chunks, over prefix hits and beside others; then free greedy runs.  Latent
  * attention is computed so in its absorbed form throughout, with whatever begins
  * in a step expanded, and as the model chooses. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "support/fixture.h"
 #include "support/model_driver.h"
+#include "support/numbers.h"
 
 static uint32_t n_passed, n_failed;
 static enum model_dtype dtype = MODEL_FLOAT32;
@@ -41,23 +41,6 @@ static void fault(const char *label, const char *what, const struct err *e)
     printf("FAIL %s: %s: %s\n", label, what, e->message);
 }
 
-static double relative(const float *got, const float *want, size_t n)
-{
-    double diff = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)got[i] - want[i];
-        diff += d * d;
-        norm += (double)want[i] * want[i];
-    }
-    return sqrt(diff / norm);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* float32: all positions together within 1e-5.  bfloat16: 2e-2; where experts
  * are chosen a choice may flip, so there the median position counts: 5e-2. */
 static void judge(const struct fixture_prompt *p, const struct capture *c, bool moe,
@@ -65,7 +48,7 @@ static void judge(const struct fixture_prompt *p, const struct capture *c, bool 
 {
     uint32_t n = p->n - c->first;
     const float *want = p->logits + (size_t)c->first * p->vocab;
-    double error = relative(c->logits, want, (size_t)n * p->vocab);
+    double error = relative_error(c->logits, want, (size_t)n * p->vocab);
     if (dtype == MODEL_FLOAT32) {
         verdict(error <= 1e-5, label, what, error);
     } else if (!moe) {
@@ -73,7 +56,7 @@ static void judge(const struct fixture_prompt *p, const struct capture *c, bool 
     } else {
         double *each = malloc(n * sizeof *each);
         for (uint32_t i = 0; i < n; i++)
-            each[i] = relative(c->logits + (size_t)i * p->vocab, want + (size_t)i * p->vocab,
+            each[i] = relative_error(c->logits + (size_t)i * p->vocab, want + (size_t)i * p->vocab,
                                p->vocab);
         qsort(each, n, sizeof *each, ascending);
         verdict(each[n / 2] <= 5e-2, label, what, each[n / 2]);

@@ -4,7 +4,7 @@
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
 import { postJson, start, idle } from './daemon.mjs';
-import { GOLDEN, complete, completeIds, metric, proseOf } from './requests.mjs';
+import { GOLDEN, complete, completeIds, goldenThroughPreemptions, proseOf } from './requests.mjs';
 
 const daemonWith = (overlap, args = []) =>
     start({ args: ['--dtype', 'float32', '--overlap', overlap, ...args] });
@@ -66,14 +66,7 @@ for (const [name, args] of [['whole prompts', []],
 test('golden tokens through preemptions', async () => {
     const daemon = await daemonWith('on', ['--num-gpu-blocks-override', '24']);
     try {
-        const jobs = Array.from({ length: 20 }, (_, i) => GOLDEN[i % GOLDEN.length]);
-        const got = await Promise.all(jobs.map((g) => completeIds(
-            daemon, { prompt: g.ids, max_tokens: 200 })));
-        got.forEach((ids, i) => {
-            assert.deepEqual(ids.slice(0, 64), jobs[i].greedy, `request ${i}`);
-            assert.deepEqual(ids, got[i % GOLDEN.length], `request ${i}`);
-        });
-        assert.ok(await metric(daemon, 'vllm:num_preemptions_total') > 0);
+        await goldenThroughPreemptions(daemon);
         await idle(daemon);
     } finally {
         await daemon.stop();

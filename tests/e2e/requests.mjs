@@ -44,6 +44,20 @@ export function cachedTokens(reply) {
     return reply.usage.prompt_tokens_details.cached_tokens;
 }
 
+/* 20 requests on a daemon whose pool is so small that some are preempted: long
+ * enough that admission cannot foresee the end; what follows the golden tokens
+ * must be the same for every request of a prompt. */
+export async function goldenThroughPreemptions(daemon) {
+    const jobs = Array.from({ length: 20 }, (_, i) => GOLDEN[i % GOLDEN.length]);
+    const got = await Promise.all(jobs.map((g) => completeIds(
+        daemon, { prompt: g.ids, max_tokens: 200 })));
+    got.forEach((ids, i) => {
+        assert.deepEqual(ids.slice(0, 64), jobs[i].greedy, `request ${i}`);
+        assert.deepEqual(ids, got[i % GOLDEN.length], `request ${i}`);
+    });
+    assert.ok(await metric(daemon, 'vllm:num_preemptions_total') > 0);
+}
+
 /* Deterministic prompt of n ids, different for every seed. */
 export function promptOf(n, seed = 1) {
     const ids = [];

@@ -19,14 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "attention/attn.h"
 #include "attention/device.h"
 #include "attention/plugin.h"
 #include "support/attn_world.h"
+#include "support/plugin_path.h"
 
-enum { SKIPPED = 77, RESULTS = 4 };
+enum { RESULTS = 4 };
 
 struct bench {
     const struct device_ops *dev;
@@ -455,25 +455,6 @@ static void one_graph(struct bench *b, uint64_t seed)
 }
 
 /* ---- main ------------------------------------------------------------------------ */
-
-/* build/<preset>/tests/NAME -> build/<preset>/quire_cuda.so */
-static void default_plugin(char *path, size_t n)
-{
-    ssize_t len = readlink("/proc/self/exe", path, n - 32);
-    path[len > 0 ? len : 0] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(path, '/');
-        if (slash != NULL)
-            *slash = '\0';
-    }
-    strcat(path, "/quire_cuda.so");
-}
-
-static int skip(const char *why)
-{
-    printf("skipped: %s\n", why);
-    return SKIPPED;
-}
 
 int main(int argc, char **argv)
 {

@@ -14,15 +14,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "attention/device.h"
 #include "attention/feature_math.h"
 #include "attention/plugin.h"
 #include "support/attn_world.h"
+#include "support/numbers.h"
+#include "support/plugin_path.h"
 #include "support/rng.h"
 
-enum { SKIPPED = 77, SEQS = 6, BLOCK = 16 };
+enum { SEQS = 6, BLOCK = 16 };
 
 struct bench {
     const struct device_ops *dev;
@@ -310,12 +311,6 @@ static void one_call(struct bench *b, uint64_t seed)
 
 /* ---- time ------------------------------------------------------------------------ */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void time_shape(struct bench *b, int32_t seqs, int32_t length, int repeats)
 {
     enum { HEADS = 128, K = 192, V = 128 };
@@ -365,25 +360,6 @@ static void time_shape(struct bench *b, int32_t seqs, int32_t length, int repeat
 }
 
 /* ---- main ------------------------------------------------------------------------ */
-
-/* build/<preset>/tests/NAME -> build/<preset>/quire_cuda.so */
-static void default_plugin(char *path, size_t n)
-{
-    ssize_t len = readlink("/proc/self/exe", path, n - 32);
-    path[len > 0 ? len : 0] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(path, '/');
-        if (slash != NULL)
-            *slash = '\0';
-    }
-    strcat(path, "/quire_cuda.so");
-}
-
-static int skip(const char *why)
-{
-    printf("skipped: %s\n", why);
-    return SKIPPED;
-}
 
 /* Whether the backend serves dense attention on this device. */
 static enum err_code probe(struct bench *b, struct err *e)

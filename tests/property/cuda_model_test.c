@@ -16,9 +16,10 @@
 
 #include "model/sampling.h"
 #include "support/model_driver.h"
+#include "support/numbers.h"
 #include "support/rng.h"
 
-enum { SKIPPED = 77, ROWS = 24, LENGTH = 320, LISTS = 4 };
+enum { ROWS = 24, LENGTH = 320, LISTS = 4 };
 
 static uint32_t n_failed;
 
@@ -42,12 +43,7 @@ static struct driver *open_driver(const char *dir, bool eager)
                                 .device = MODEL_DEVICE_CUDA, .max_model_len = LENGTH,
                                 .max_tokens = 512, .max_rows = ROWS, .max_outputs = 2 * ROWS,
                                 .n_blocks = ROWS * (LENGTH / 16) * 4, .eager = eager };
-    struct err e;
-    struct driver *d = driver_open(&o, &e);
-    if (d != NULL)
-        return d;
-    fprintf(stderr, "%s\n", e.message);
-    exit(strncmp(e.message, "device cuda: ", 13) == 0 ? SKIPPED : 2);
+    return driver_open_or_exit(&o);
 }
 
 static void start_row(struct driver *d, struct rng *r, uint32_t s, uint32_t vocab)
@@ -164,17 +160,6 @@ static uint32_t draw_rows(struct driver *d, struct rng *r, struct driver_row row
     return n;
 }
 
-static double row_error(const float *got, const float *want, uint32_t vocab)
-{
-    double diff = 0, norm = 0;
-    for (uint32_t i = 0; i < vocab; i++) {
-        double x = (double)got[i] - want[i];
-        diff += x * x;
-        norm += (double)want[i] * want[i];
-    }
-    return sqrt(diff / norm);
-}
-
 /* Steps drawn from one seed; the logits of all go to `out` when not NULL, else
  * are compared with `want`: to the bit, or within rounding. */
 static void run_steps(struct driver *d, uint64_t seed, uint32_t steps, uint32_t vocab, float *out,
@@ -199,7 +184,7 @@ static void run_steps(struct driver *d, uint64_t seed, uint32_t steps, uint32_t 
                 memcpy(out + at, logits + (size_t)i * vocab, vocab * sizeof *out);
             if (want == NULL)
                 continue;
-            double error = row_error(logits + (size_t)i * vocab, want + at, vocab);
+            double error = relative_error(logits + (size_t)i * vocab, want + at, vocab);
             worst = error > worst || error != error ? error : worst;
             if (exact ? memcmp(logits + (size_t)i * vocab, want + at, vocab * sizeof *out) != 0
                       : !(error <= 2e-2))

@@ -92,6 +92,16 @@ struct driver *driver_open(const struct driver_options *o, struct err *e)
     return d;
 }
 
+struct driver *driver_open_or_exit(const struct driver_options *o)
+{
+    struct err e;
+    struct driver *d = driver_open(o, &e);
+    if (d != NULL)
+        return d;
+    fprintf(stderr, "%s\n", e.message);
+    exit(strncmp(e.message, "device cuda: ", 13) == 0 ? 77 : 2);
+}
+
 void driver_close(struct driver *d)
 {
     if (d == NULL)

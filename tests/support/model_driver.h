@@ -25,6 +25,9 @@ struct driver_options {
 
 /* NULL and *e on failure. */
 struct driver *driver_open(const struct driver_options *o, struct err *e);
+/* The same; a failure is told and ends the program: with ctest's SKIP_RETURN_CODE,
+ * 77, where a device is asked for that is not there, else with 2. */
+struct driver *driver_open_or_exit(const struct driver_options *o);
 void driver_close(struct driver *d);
 struct model *driver_model(struct driver *d);
 /* Blocks that the model was started with. */
