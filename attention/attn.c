@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/validate.h"
+#include "attention/rules/rules.h"
 
 struct attn {
     const struct attn_backend *backend;

@@ -4,7 +4,7 @@
  * and what is expected. */
 #include <math.h>
 
-#include "attention/validate.h"
+#include "attention/rules/rules.h"
 
 #define INVALID(e, name, ...) err_set_param((e), ERR_INVALID, (name), __VA_ARGS__)
 

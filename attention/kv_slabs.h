@@ -8,8 +8,8 @@
 #define ATTENTION_KV_SLABS_H
 
 #include "attention/attn.h"
-#include "proto/kv_layout.h"
-#include "proto/step_plan.h"
+#include "proto/plan/kv_layout.h"
+#include "proto/plan/step_plan.h"
 
 struct attn_kv;
 

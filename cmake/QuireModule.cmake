@@ -19,17 +19,45 @@ if(QUIRE_SANITIZE)
   target_link_options(quire_flags INTERFACE -fsanitize=${QUIRE_SANITIZE})
 endif()
 
-# quire_module(NAME DEPENDS folder... SOURCES file... [LIBRARIES lib...])
-# The static library of one top-level folder.  `#include "NAME/x.h"` works for
-# the targets that link it and for no other.
+# quire_module(NAME [FOLDER folder] PUBLIC header... [DEPENDS module...]
+#              [SOURCES file...] [LIBRARIES lib...])
+# The static library of one room: of a top-level folder's own files, or of a
+# folder inside one (FOLDER, from the root; the folder's name without it).
+# `#include "FOLDER/x.h"` reaches the PUBLIC headers for the targets that link
+# the module, every header of the folder for the module itself and for what
+# links NAME_inside (its tests), and nothing for anybody else.
 function(quire_module name)
-  cmake_parse_arguments(M "" "" "DEPENDS;SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(M "" "FOLDER" "PUBLIC;DEPENDS;SOURCES;LIBRARIES" ${ARGN})
+  if(NOT M_FOLDER)
+    set(M_FOLDER ${name})
+  endif()
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.h *.cuh)
+  quire_view(public ${name} ${M_FOLDER} ${M_PUBLIC})
+  quire_view(inside ${name}.inside ${M_FOLDER} ${headers})
+  if(M_SOURCES)
+    add_library(${name} STATIC ${M_SOURCES})
+    target_include_directories(${name} PUBLIC ${public} PRIVATE ${inside})
+    target_link_libraries(${name} PUBLIC quire_flags ${M_DEPENDS} PRIVATE ${M_LIBRARIES})
+  else()
+    add_library(${name} INTERFACE)
+    target_include_directories(${name} INTERFACE ${public})
+    target_link_libraries(${name} INTERFACE quire_flags ${M_DEPENDS})
+  endif()
+  add_library(${name}_inside INTERFACE)
+  target_include_directories(${name}_inside INTERFACE ${inside})
+  target_link_libraries(${name}_inside INTERFACE ${name})
+endfunction()
+
+# quire_view(OUT NAME FOLDER header...): a folder that shows only these headers,
+# as FOLDER/header.
+function(quire_view out name folder)
   set(view ${CMAKE_BINARY_DIR}/include/${name})
-  file(MAKE_DIRECTORY ${view})
-  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${view}/${name} SYMBOLIC)
-  add_library(${name} STATIC ${M_SOURCES})
-  target_include_directories(${name} PUBLIC ${view})
-  target_link_libraries(${name} PUBLIC quire_flags ${M_DEPENDS} PRIVATE ${M_LIBRARIES})
+  file(REMOVE_RECURSE ${view})
+  file(MAKE_DIRECTORY ${view}/${folder})
+  foreach(header ${ARGN})
+    file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/${header} ${view}/${folder}/${header} SYMBOLIC)
+  endforeach()
+  set(${out} ${view} PARENT_SCOPE)
 endfunction()
 
 # quire_cuda_objects(NAME): the compile rules of an object library that becomes

@@ -38,8 +38,8 @@
 
 #include "proto/err.h"
 #include "proto/ids.h"
-#include "proto/kv_layout.h"
-#include "proto/step_plan.h"
+#include "proto/plan/kv_layout.h"
+#include "proto/plan/step_plan.h"
 
 struct kvpool;
 

@@ -5,8 +5,8 @@
 #ifndef MODEL_BACKEND_H
 #define MODEL_BACKEND_H
 
-#include "attention/plugin.h"
-#include "model/ops.h"
+#include "attention/platform/plugin.h"
+#include "model/step/ops.h"
 
 struct backend {
     struct attn_plugin *plugin;      /* NULL on the CPU                    */

@@ -5,15 +5,15 @@
 #include <string.h>
 
 #include "model/backend.h"
-#include "model/checkpoint.h"
-#include "model/config.h"
-#include "model/families.h"
-#include "model/forward.h"
-#include "model/ops.h"
-#include "model/sampling.h"
-#include "model/step_resolve.h"
-#include "model/try.h"
-#include "model/weights.h"
+#include "model/load/checkpoint.h"
+#include "model/load/config.h"
+#include "model/load/families.h"
+#include "model/step/forward.h"
+#include "model/step/ops.h"
+#include "model/cpu/sampling.h"
+#include "model/step/resolve.h"
+#include "proto/try.h"
+#include "model/step/weights.h"
 
 struct model {
     struct model_config config;

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "proto/err.h"
-#include "proto/kv_layout.h"
-#include "proto/step_plan.h"
+#include "proto/plan/kv_layout.h"
+#include "proto/plan/step_plan.h"
 
 enum model_dtype { MODEL_AUTO, MODEL_FLOAT32, MODEL_BFLOAT16, MODEL_FLOAT16 };
 enum model_device { MODEL_DEVICE_AUTO, MODEL_DEVICE_CPU, MODEL_DEVICE_CUDA };

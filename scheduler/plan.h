@@ -7,7 +7,7 @@
 #define SCHEDULER_PLAN_H
 
 #include "kvpool/kvpool.h"
-#include "proto/step_plan.h"
+#include "proto/plan/step_plan.h"
 
 struct plan_buffer {
     struct step_plan view; /* what the reader gets */

@@ -18,8 +18,8 @@
 #include "kvpool/kvpool.h"
 #include "proto/err.h"
 #include "proto/ids.h"
-#include "proto/sample_params.h"
-#include "proto/step_plan.h"
+#include "proto/plan/sample_params.h"
+#include "proto/plan/step_plan.h"
 
 enum sched_policy { SCHED_FCFS, SCHED_PRIORITY };
 

@@ -3,8 +3,8 @@
 
 #include <unistd.h>
 
-#include "server/generate.h"
-#include "server/listener.h"
+#include "server/generate/generate.h"
+#include "server/http/listener.h"
 #include "server/server.h"
 
 enum { FLUSH_LOOK_MS = 10, FLUSH_LIMIT_MS = 2000, STUCK_MS = 10000 };

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/json.h"
+#include "proto/text/json.h"
 #include "server/options.h"
 
 static const char *const level_names[] = { "debug", "info", "warning", "error" };

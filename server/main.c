@@ -10,11 +10,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "server/connection.h"
+#include "server/http/connection.h"
 #include "server/drain.h"
-#include "server/generate.h"
-#include "server/handlers.h"
-#include "server/listener.h"
+#include "server/generate/generate.h"
+#include "server/routes/routes.h"
+#include "server/http/listener.h"
 #include "server/loader.h"
 #include "server/server.h"
 

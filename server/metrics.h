@@ -4,8 +4,8 @@
 #ifndef SERVER_METRICS_H
 #define SERVER_METRICS_H
 
-#include "proto/serving_metrics.h"
-#include "server/engine.h"
+#include "proto/metrics/serving.h"
+#include "server/engine/engine.h"
 
 struct srv_metrics {
     struct serving_metrics serving;

@@ -9,12 +9,12 @@
 #include <time.h>
 #include <uv.h>
 
-#include "model/chat_template.h"
+#include "model/chat/template.h"
 #include "model/model.h"
-#include "model/tokenizer.h"
-#include "proto/openai_request.h"
-#include "server/engine.h"
-#include "server/http.h"
+#include "model/tokenizer/tokenizer.h"
+#include "proto/openai/request.h"
+#include "server/engine/engine.h"
+#include "server/http/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/options.h"

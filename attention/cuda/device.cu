@@ -1,4 +1,4 @@
-/* device.cu: the interface "device" (attention/device.h) over the CUDA runtime. */
+/* device.cu: the interface "device" (attention/platform/device.h) over the CUDA runtime. */
 #include "attention/cuda/interfaces.h"
 
 #include <stdio.h>

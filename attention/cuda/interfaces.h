@@ -7,7 +7,7 @@
 
 extern "C" {
 #include "attention/attn.h"
-#include "attention/device.h"
+#include "attention/platform/device.h"
 }
 
 extern const struct attn_backend cuda_attention;

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/ops.h"
+#include "model/step/ops.h"
 
 /* Columns of a weight panel: outputs that one pass over K computes together. */
 enum { PANEL = 32, MICRO_ROWS_MAX = 12 };

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "model/convert.h"
+#include "model/load/convert.h"
 #include "model/cpu/vmath.h"
 
 enum {

@@ -7,9 +7,9 @@
 #ifndef MODEL_CPU_LINEAR_H
 #define MODEL_CPU_LINEAR_H
 
-#include "attention/parallel.h"
+#include "attention/platform/workers.h"
 #include "model/cpu/kernels.h"
-#include "model/ops.h"
+#include "model/step/ops.h"
 
 struct op_matrix {
     uint32_t n_rows, n_cols; /* GLU: n_rows counts outputs, gate and up pairs */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "model/cpu/ops_cpu.h"
-#include "model/routing.h"
+#include "model/step/routing.h"
 
 struct moe_scratch {
     uint32_t max_tokens, top_k, n_experts, hidden, inter;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "attention/feature_math.h"
-#include "model/convert.h"
+#include "model/load/convert.h"
 #include "model/cpu/cores.h"
 #include "model/cpu/vmath.h"
 

@@ -3,10 +3,10 @@
 #ifndef MODEL_CPU_OPS_CPU_H
 #define MODEL_CPU_OPS_CPU_H
 
-#include "attention/parallel.h"
+#include "attention/platform/workers.h"
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear.h"
-#include "model/ops.h"
+#include "model/step/ops.h"
 
 struct cpu_ops {
     struct workers *pool;

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "model/fast_exp.h"
-#include "model/ops.h"
+#include "model/step/fast_exp.h"
+#include "model/step/ops.h"
 
 static inline float bits_to_float(uint32_t u)
 {

@@ -5,7 +5,7 @@
 #include <math.h>
 
 extern "C" {
-#include "model/config.h"
+#include "model/load/config.h"
 }
 
 static __device__ __forceinline__ float sigmoid(float x)

@@ -14,7 +14,7 @@
 #include <string.h>
 
 extern "C" {
-#include "model/convert.h"
+#include "model/load/convert.h"
 }
 
 namespace

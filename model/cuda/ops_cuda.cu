@@ -1,4 +1,4 @@
-/* ops_cuda.cu: the interface "model": model/ops.h on one GPU.  T is bfloat16.
+/* ops_cuda.cu: the interface "model": model/step/ops.h on one GPU.  T is bfloat16.
  *
  * Owns the queue and everything that hangs on it.  See ops_cuda.h. */
 #include "model/cuda/ops_cuda.h"

@@ -9,7 +9,7 @@
 #include "attention/cuda/interfaces.h"
 
 extern "C" {
-#include "model/ops.h"
+#include "model/step/ops.h"
 }
 
 #include "model/cuda/sample_row.h"

@@ -1,4 +1,4 @@
-/* plugin.cu: the one symbol that quire_cuda.so exports (attention/plugin.h): a
+/* plugin.cu: the one symbol that quire_cuda.so exports (attention/platform/plugin.h): a
  * table of the interfaces inside, attention's and the model's, looked up by name
  * under the ABI number.  Owns nothing; any thread. */
 #include <stddef.h>

@@ -8,8 +8,8 @@
  * so that no order of addition shows in a result.
  * See ops_cuda.h. */
 #include "model/cuda/ops_cuda.h"
-#include "model/fast_exp.h"
-#include "model/philox.h"
+#include "model/step/fast_exp.h"
+#include "model/step/philox.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 extern "C" {
-#include "model/ops.h"
+#include "model/step/ops.h"
 }
 
 /* A block is `tiles` x 16 rows of W.  Its columns are dealt in chunks to `split`

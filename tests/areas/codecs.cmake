@@ -1,5 +1,5 @@
 # The codecs of proto/: JSON, OpenAI bodies, UTF-8, metrics exposition.
-set(codec_libraries test_support proto quire::cjson quire::cmocka Threads::Threads m)
+set(codec_libraries test_support proto_openai_inside proto_metrics quire::cjson quire::cmocka Threads::Threads m)
 foreach(name json_test openai_request_test openai_response_test utf8_test prometheus_test)
   quire_test(${name} SOURCES unit/${name}.c LIBRARIES ${codec_libraries} LABELS unit)
 endforeach()

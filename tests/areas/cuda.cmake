@@ -10,16 +10,16 @@ quire_test(cuda_dense_test
   LABELS gpu TIMEOUT 600)
 quire_test(cuda_model_test
   SOURCES property/cuda_model_test.c
-  LIBRARIES model_driver test_support m
+  LIBRARIES model_driver model_cpu_inside test_support m
   ARGS ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m
   LABELS gpu TIMEOUT 600)
 quire_test(cuda_linear_test
   SOURCES property/cuda_linear_test.c
-  LIBRARIES model test_support m
+  LIBRARIES model_inside model_cpu_inside test_support m
   LABELS gpu TIMEOUT 600)
 quire_test(cuda_linear_bench NO_RUN
   SOURCES bench/cuda_linear_bench.c
-  LIBRARIES model test_support)
+  LIBRARIES model_inside model_cpu_inside test_support)
 quire_test(attention_bench NO_RUN
   SOURCES bench/attention_bench.c
   LIBRARIES attention m)
@@ -35,11 +35,11 @@ if(runs)
 endif()
 quire_test(cuda_planner_test
   SOURCES unit/cuda_planner_test.c
-  LIBRARIES test_support attention
+  LIBRARIES test_support attention attention_cuda_view_inside
   LABELS unit)
 quire_test(cuda_room_test
   SOURCES unit/cuda_room_test.c
-  LIBRARIES test_support attention
+  LIBRARIES test_support attention attention_cuda_view_inside
   LABELS unit)
 get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
 foreach(name cuda_attention_test cuda_dense_test cuda_linear_test cuda_model_test model_golden_cuda

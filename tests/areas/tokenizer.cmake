@@ -3,22 +3,22 @@ set(tk_dir ${CMAKE_CURRENT_SOURCE_DIR}/conformance/tokenizers)
 file(GLOB tk_small CONFIGURE_DEPENDS ${tk_dir}/small/*.json)
 
 quire_test(tokenizer_test SOURCES unit/tokenizer_test.c
-  LIBRARIES test_support model quire::pcre2 quire::cmocka LABELS unit)
+  LIBRARIES test_support model_tokenizer_inside quire::pcre2 quire::cmocka LABELS unit)
 quire_test(tokenizer_threads_test SOURCES unit/tokenizer_threads_test.c
-  LIBRARIES test_support model quire::cmocka Threads::Threads LABELS unit threads)
+  LIBRARIES test_support model_tokenizer_inside quire::cmocka Threads::Threads LABELS unit threads)
 quire_test(tokenizer_property SOURCES property/tokenizer_property.c
-  LIBRARIES test_support model quire::pcre2 quire::cmocka LABELS property)
+  LIBRARIES test_support model_tokenizer_inside quire::pcre2 quire::cmocka LABELS property)
 quire_test(tokenizer_alloc_test SOURCES fault/tokenizer_alloc_test.c
-  LIBRARIES test_support model quire::pcre2 quire::cmocka LABELS fault)
+  LIBRARIES test_support model_tokenizer_inside quire::pcre2 quire::cmocka LABELS fault)
 target_link_options(tokenizer_alloc_test PRIVATE
   -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 quire_test(tokenizer_smoke SOURCES fuzz/tokenizer_smoke.c fuzz/tokenizer_fuzz.c
-  LIBRARIES model quire::pcre2 LABELS fuzz ARGS 400 ${tk_small})
-quire_test(tokenizer_bench NO_RUN SOURCES bench/tokenizer_bench.c LIBRARIES model)
+  LIBRARIES model_tokenizer_inside quire::pcre2 LABELS fuzz ARGS 400 ${tk_small})
+quire_test(tokenizer_bench NO_RUN SOURCES bench/tokenizer_bench.c LIBRARIES model_tokenizer_inside)
 if(QUIRE_FUZZ)
   foreach(what json text)
     quire_test(tokenizer_${what}_libfuzzer NO_RUN
-      SOURCES fuzz/tokenizer_libfuzzer.c fuzz/tokenizer_fuzz.c LIBRARIES model quire::pcre2)
+      SOURCES fuzz/tokenizer_libfuzzer.c fuzz/tokenizer_fuzz.c LIBRARIES model_tokenizer_inside quire::pcre2)
     target_compile_definitions(tokenizer_${what}_libfuzzer PRIVATE
       FUZZ_TARGET=tokenizer_fuzz_${what})
     target_compile_options(tokenizer_${what}_libfuzzer PRIVATE -fsanitize=fuzzer)
@@ -29,7 +29,7 @@ endif()
 # Published tokenizers are installed by conformance/tokenizers/fetch; a test
 # whose tokenizer is not there is skipped.
 quire_test(tokenizer_conformance NO_RUN
-  SOURCES conformance/tokenizer_conformance.c LIBRARIES model)
+  SOURCES conformance/tokenizer_conformance.c LIBRARIES model_tokenizer_inside)
 quire_runs_here(runs conformance)
 if(runs)
   get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)

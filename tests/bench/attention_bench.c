@@ -19,9 +19,9 @@
 #include <string.h>
 
 #include "attention/attn.h"
-#include "attention/device.h"
+#include "attention/platform/device.h"
 #include "attention/feature_math.h"
-#include "attention/plugin.h"
+#include "attention/platform/plugin.h"
 #include "support/plugin_path.h"
 #include "support/rng.h"
 

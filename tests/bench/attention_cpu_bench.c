@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "attention/attn.h"
-#include "attention/parallel.h"
+#include "attention/platform/workers.h"
 
 static clockid_t clock_used = CLOCK_MONOTONIC;
 

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "proto/openai_request.h"
-#include "proto/openai_response.h"
-#include "proto/serving_metrics.h"
+#include "proto/openai/request.h"
+#include "proto/openai/response.h"
+#include "proto/metrics/serving.h"
 #include "support/bodies.h"
 
 static double now_ns(void)

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "model/convert.h"
-#include "model/ops.h"
+#include "model/load/convert.h"
+#include "model/step/ops.h"
 #include "support/rng.h"
 
 struct bench {

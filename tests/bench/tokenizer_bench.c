@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 
 static double now(void)
 {

@@ -18,8 +18,8 @@
 
 #include "attention/attn.h"
 #include "attention/feature_math.h"
-#include "attention/parallel.h"
-#include "attention/plugin.h"
+#include "attention/platform/workers.h"
+#include "attention/platform/plugin.h"
 #include "conformance/attn_case.h"
 #include "support/plugin_path.h"
 

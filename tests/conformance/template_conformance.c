@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/chat_template.h"
+#include "model/chat/template.h"
 
 struct tally {
     unsigned passed, failed;

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/json_tape.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/json_tape.h"
+#include "model/tokenizer/tokenizer.h"
 
 struct document {
     char *text;

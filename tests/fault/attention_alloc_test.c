@@ -1,7 +1,7 @@
 /* attention_alloc_test.c: every allocation of attention/ fails once. */
 #include "attention/attn.h"
 #include "attention/kv_slabs.h"
-#include "attention/parallel.h"
+#include "attention/platform/workers.h"
 #include "support/alloc_fail.h"
 #include "support/test.h"
 

@@ -4,9 +4,9 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-#include "proto/openai_request.h"
-#include "proto/openai_response.h"
-#include "proto/serving_metrics.h"
+#include "proto/openai/request.h"
+#include "proto/openai/response.h"
+#include "proto/metrics/serving.h"
 #include "support/alloc_fail.h"
 #include "support/bodies.h"
 #include "support/test.h"

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "server/engine.h"
+#include "server/engine/engine.h"
 
 /* ------------------------------------------------- a model of one number */
 

@@ -3,12 +3,12 @@
  * afterwards. */
 #include "support/test.h"
 
-#include "server/choice.h"
-#include "server/http.h"
+#include "server/generate/choice.h"
+#include "server/http/http.h"
 #include "server/options.h"
-#include "server/pins.h"
-#include "server/prompt.h"
-#include "server/steps.h"
+#include "server/engine/pins.h"
+#include "server/generate/prompt.h"
+#include "server/engine/steps.h"
 #include "support/alloc_fail.h"
 
 static struct tokenizer *tok;

@@ -3,7 +3,7 @@
  * left behind (the sanitizer build sees leaks). */
 #include <stdio.h>
 
-#include "model/tokenizer_impl.h"
+#include "model/tokenizer/internal.h"
 #include "support/alloc_fail.h"
 #include "support/test.h"
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/config.h"
-#include "model/config_rope.h"
-#include "model/safetensors.h"
+#include "model/load/config.h"
+#include "model/load/rope.h"
+#include "model/load/safetensors.h"
 
 #define REQUIRE(x)                                                                                 \
     do {                                                                                           \

@@ -12,7 +12,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "proto/openai_request.h"
+#include "proto/openai/request.h"
 #include "proto/utf8.h"
 
 #define REQUIRE(c)                                                                             \

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "fuzz/template_fuzz.h"
-#include "model/chat_template.h"
+#include "model/chat/template.h"
 
 static const char conversation[] =
     "[{\"role\":\"system\",\"content\":\"You are terse.\"},"

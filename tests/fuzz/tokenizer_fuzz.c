@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer_impl.h"
+#include "model/tokenizer/internal.h"
 #include "proto/utf8.h"
 
 #define REQUIRE(x)                                                                                 \

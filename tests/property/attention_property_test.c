@@ -10,7 +10,7 @@
 
 #include "attention/attn.h"
 #include "attention/cpu/inner.h"
-#include "attention/parallel.h"
+#include "attention/platform/workers.h"
 #include "oracle/attn_oracle.h"
 #include "oracle/attn_scene.h"
 #include "support/rng.h"

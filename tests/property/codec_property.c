@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "proto/json.h"
-#include "proto/openai_response.h"
+#include "proto/text/json.h"
+#include "proto/openai/response.h"
 #include "proto/utf8.h"
 #include "support/bodies.h"
 #include "support/rng.h"

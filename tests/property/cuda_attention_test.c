@@ -21,8 +21,8 @@
 #include <string.h>
 
 #include "attention/attn.h"
-#include "attention/device.h"
-#include "attention/plugin.h"
+#include "attention/platform/device.h"
+#include "attention/platform/plugin.h"
 #include "support/attn_world.h"
 #include "support/plugin_path.h"
 

@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/device.h"
+#include "attention/platform/device.h"
 #include "attention/feature_math.h"
-#include "attention/plugin.h"
+#include "attention/platform/plugin.h"
 #include "support/attn_world.h"
 #include "support/numbers.h"
 #include "support/plugin_path.h"

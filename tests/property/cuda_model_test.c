@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/sampling.h"
+#include "model/cpu/sampling.h"
 #include "support/model_driver.h"
 #include "support/numbers.h"
 #include "support/rng.h"

@@ -6,8 +6,8 @@
  * naive loop; streams against the whole; text through ids and back. */
 #include <stdio.h>
 
-#include "model/tokenizer_impl.h"
-#include "model/tokenizer_scan.h"
+#include "model/tokenizer/internal.h"
+#include "model/tokenizer/scan.h"
 #include "proto/utf8.h"
 #include "support/rng.h"
 #include "support/test.h"

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_BODIES_H
 #define TESTS_SUPPORT_BODIES_H
 
-#include "proto/openai_request.h"
+#include "proto/openai/request.h"
 
 static const struct {
     enum oai_kind kind;

@@ -12,7 +12,7 @@
 
 #include "attention/attn.h"
 #include "attention/cuda/kernel_table.h"
-#include "attention/plugin.h"
+#include "attention/platform/plugin.h"
 
 #define BEGIN "<!-- generated: attention_feature_table -->\n"
 #define END   "<!-- end -->\n"

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "attention/attn.h"
-#include "attention/validate.h"
+#include "attention/rules/rules.h"
 #include "support/test.h"
 
 /* A valid call of 5 tokens in 2 sequences, 4 query heads over 2, width 16. */

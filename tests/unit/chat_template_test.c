@@ -5,7 +5,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-#include "model/chat_template.h"
+#include "model/chat/template.h"
 
 /* Render text over messages given as JSON; the result or the error. */
 static enum err_code render(const char *text, const char *messages, struct chat_rendered *out,

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "proto/utf8.h"
-#include "server/choice.h"
+#include "server/generate/choice.h"
 #include "support/rng.h"
 
 static struct tokenizer *tok;

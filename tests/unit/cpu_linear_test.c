@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/convert.h"
+#include "model/load/convert.h"
 #include "model/cpu/linear.h"
 #include "model/cpu/vmath.h"
 #include "support/rng.h"

@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-#include "server/http.h"
-#include "server/router.h"
+#include "server/http/http.h"
+#include "server/http/router.h"
 #include "support/rng.h"
 
 static const struct http_limits limits = { .head_bytes = 2048, .body_bytes = 4096 };

@@ -1,6 +1,6 @@
 /* json_test.c: what the JSON reader takes and refuses, and what the writer
  * writes. */
-#include "proto/json.h"
+#include "proto/text/json.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* kv_layout_test.c: grouping, bytes and block bounds of real model families. */
-#include "proto/kv_layout.h"
+#include "proto/plan/kv_layout.h"
 #include "support/test.h"
 
 static struct kv_layer_desc full(void)

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "server/mailbox.h"
+#include "server/engine/mailbox.h"
 
 struct note {
     struct mail mail; /* first */

@@ -6,10 +6,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "model/checkpoint.h"
-#include "model/config.h"
+#include "model/load/checkpoint.h"
+#include "model/load/config.h"
 #include "model/model.h"
-#include "model/safetensors.h"
+#include "model/load/safetensors.h"
 #include "support/fixture.h"
 
 /* ---- one file, in memory ---- */

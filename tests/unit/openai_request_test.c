@@ -1,6 +1,6 @@
 /* openai_request_test.c: every field's accepted and rejected forms, what lands
  * where, and what one field demands of another. */
-#include "proto/openai_request.h"
+#include "proto/openai/request.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "proto/openai_fields.h"
+#include "proto/openai/fields.h"
 #include "proto/utf8.h"
 #include "support/test.h"
 

@@ -1,10 +1,10 @@
 /* openai_response_test.c: the exact bytes of every reply shape, and that each
  * is valid JSON in one line. */
-#include "proto/openai_response.h"
+#include "proto/openai/response.h"
 
 #include <math.h>
 
-#include "proto/sse.h"
+#include "proto/openai/sse.h"
 #include "proto/utf8.h"
 #include "support/test.h"
 

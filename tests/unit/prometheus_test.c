@@ -1,12 +1,12 @@
 /* prometheus_test.c: the exposition's exact text, what a registry refuses,
  * vLLM's names, and updates from several threads while one renders. */
-#include "proto/prometheus.h"
+#include "proto/metrics/prometheus.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 
-#include "proto/serving_metrics.h"
+#include "proto/metrics/serving.h"
 #include "support/test.h"
 
 static char *rendered(const struct prom_registry *r, struct json_out *o)

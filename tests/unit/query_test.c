@@ -1,7 +1,7 @@
 /* query_test.c: what a URL's query may say, and what is said about the rest. */
 #include "support/test.h"
 
-#include "server/query.h"
+#include "server/http/query.h"
 
 static uint64_t limit, which;
 static const struct query_rule rules[] = {

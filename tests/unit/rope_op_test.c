@@ -6,7 +6,7 @@
 #include "support/test.h"
 
 #include "attention/feature_math.h"
-#include "model/ops.h"
+#include "model/step/ops.h"
 #include "support/rng.h"
 
 enum { SEQS = 3, TOKENS = 45, BLOCK = 16, BLOCKS = 6, RANK = 24, ROPE = 16, WIDTH = RANK + ROPE };

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/philox.h"
-#include "model/sampling.h"
+#include "model/step/philox.h"
+#include "model/cpu/sampling.h"
 #include "support/rng.h"
 
 enum { VOCAB = 1000, ROWS = 16 };

@@ -2,7 +2,7 @@
  * what belongs to it, rows keep their order within a form. */
 #include "support/test.h"
 
-#include "model/step_order.h"
+#include "model/step/order.h"
 #include "support/rng.h"
 
 enum { ROWS = 12, TOKENS = 200, OUTPUTS = 24, COLS = 7, GROUPS = 2 };

@@ -1,5 +1,5 @@
 /* step_plan_test.c: a good plan passes; each way to break one is named. */
-#include "proto/step_plan.h"
+#include "proto/plan/step_plan.h"
 #include "support/test.h"
 
 /* Two groups (full; window 32), 16 tokens a block, 8 blocks.  Row 0 decodes

@@ -1,5 +1,5 @@
 /* step_resolve_test.c: tokens that a plan leaves to the step before it. */
-#include "model/step_resolve.h"
+#include "model/step/resolve.h"
 
 #include "support/test.h"
 

@@ -2,8 +2,8 @@
  * scheduler; the model is a clock. */
 #include "support/kv_drive.h"
 
-#include "server/pins.h"
-#include "server/steps.h"
+#include "server/engine/pins.h"
+#include "server/engine/steps.h"
 
 struct world {
     struct kvpool *pool;

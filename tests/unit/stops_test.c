@@ -2,7 +2,7 @@
  * search of the whole text. */
 #include "support/test.h"
 
-#include "server/stops.h"
+#include "server/generate/stops.h"
 #include "support/rng.h"
 
 /* Run pieces through a matcher; what went out, and which stop ended it. */

@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "model/tokenizer_impl.h"
+#include "model/tokenizer/internal.h"
 #include "support/test.h"
 
 #define TALES "deploy/models/tales-7m"

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 #include "support/test.h"
 
 enum { N_THREADS = 4, ROUNDS = 20 };

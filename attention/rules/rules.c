@@ -1,0 +1,82 @@
+/* rules.c: the rules of the operator, in the order applied.
+ *
+ * Four files hold them, one row a rule; together they fill the derived fields of
+ * the plan.  Contents are read from the host's attention_metadata only.  Pure
+ * functions; any thread. */
+#include <stdio.h>
+
+#include "attention/rules/internal.h"
+
+const char *rule_shape_text(const struct attn_tensor *t, char buf[100])
+{
+    int n = snprintf(buf, 100, "(");
+    for (int i = 0; i < t->rank && i < ATTN_RANK; i++)
+        n += snprintf(buf + n, 100 - (size_t)n, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    snprintf(buf + n, 100 - (size_t)n, ")");
+    return buf;
+}
+
+enum err_code rule_want_shape(const char *name, const struct attn_tensor *t, int32_t rank,
+                              int64_t d0, int64_t d1, int64_t d2, int64_t d3, struct err *e)
+{
+    struct attn_tensor w = { .rank = rank, .shape = { d0, d1, d2, d3 } };
+    char found[100], expected[100];
+    bool same = t->rank == rank;
+    for (int i = 0; same && i < rank; i++)
+        same = t->shape[i] == w.shape[i];
+    if (same)
+        return ERR_OK;
+    return INVALID(e, name, "%s: shape %s, expected %s", name, rule_shape_text(t, found),
+                   rule_shape_text(&w, expected));
+}
+
+enum err_code rule_want_rank(const char *name, const struct attn_tensor *t, int32_t rank,
+                             struct err *e)
+{
+    char found[100];
+    if (t->rank == rank)
+        return ERR_OK;
+    return INVALID(e, name, "%s: rank %d (shape %s), expected rank %d", name, t->rank,
+                   rule_shape_text(t, found), rank);
+}
+
+static const struct attn_rule_set *const sets[] = {
+    &attn_attr_rules,
+    &attn_tensor_rules,
+    &attn_shape_rules,
+    &attn_rest_rules,
+};
+
+enum { SETS = sizeof sets / sizeof *sets };
+
+size_t attn_rule_count(void)
+{
+    size_t n = 0;
+    for (int i = 0; i < SETS; i++)
+        n += sets[i]->n;
+    return n;
+}
+
+const struct attn_rule *attn_rule_at(size_t at)
+{
+    for (int i = 0; i < SETS; i++) {
+        if (at < sets[i]->n)
+            return &sets[i]->rule[at];
+        at -= sets[i]->n;
+    }
+    return NULL;
+}
+
+enum err_code attn_validate(struct attn_call *c, const struct attn_rule **failed, struct err *e)
+{
+    for (int s = 0; s < SETS; s++)
+        for (size_t i = 0; i < sets[s]->n; i++) {
+            enum err_code rc = sets[s]->rule[i].check(c, e);
+            if (rc == ERR_OK)
+                continue;
+            if (failed != NULL)
+                *failed = &sets[s]->rule[i];
+            return rc;
+        }
+    return ERR_OK;
+}

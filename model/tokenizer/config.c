@@ -1,0 +1,138 @@
+/* config.c: the files beside tokenizer.json: tokenizer_config.json,
+ * chat_template.jinja, chat_template.json, special_tokens_map.json; all
+ * optional.
+ *
+ * Runs at start, once. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer/internal.h"
+#include "proto/utf8.h"
+
+struct config {
+    struct tokenizer *t;
+    const char *dir;
+    struct err *e;
+};
+
+/* DIR/name; *text NULL when there is no such file. */
+static enum err_code read_beside(struct config *c, const char *name, char **text, size_t *n)
+{
+    char path[4096];
+    *text = NULL;
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", c->dir, name) >= sizeof(path))
+        return err_set(c->e, ERR_INVALID, "%.64s...: path too long", c->dir);
+    enum err_code rc = tk_read_file(path, text, n, c->e);
+    return rc == ERR_NOT_FOUND ? ERR_OK : rc;
+}
+
+/* Set *out (when it is still NULL) to the string v; a token may also be an
+ * object with its text in "content". */
+static enum err_code take(struct config *c, char **out, const char *file, const char *key,
+                          const struct json_tape *j, const struct json_node *v)
+{
+    if (v && v->kind == TAPE_OBJECT)
+        v = json_tape_get(j, v, "content");
+    if (*out || v == NULL || v->kind == TAPE_NULL)
+        return ERR_OK;
+    if (v->kind != TAPE_STRING || memchr(json_tape_str(j, v), 0, v->n))
+        return err_set(c->e, ERR_INVALID, "%s/%s: %s: %s: a string without NUL expected", c->dir,
+                       file, key, json_tape_kind_name(v));
+    *out = strndup(json_tape_str(j, v), v->n);
+    return *out ? ERR_OK : err_nomem(c->e, key, v->n);
+}
+
+/* chat_template: a string, or a list of {"name", "template"} of which
+ * "default" is meant, or the first when none is called that. */
+static enum err_code take_template(struct config *c, const char *file, const struct json_tape *j,
+                                   const struct json_node *v)
+{
+    if (v && v->kind == TAPE_ARRAY) {
+        const struct json_node *k = json_tape_first(j, v), *chosen = NULL;
+        for (uint32_t i = 0; i < v->n; i++, k = json_tape_after(j, k))
+            if (chosen == NULL || json_tape_is(j, json_tape_get(j, k, "name"), "default"))
+                chosen = k;
+        if (chosen == NULL)
+            return ERR_OK;
+        v = json_tape_get(j, chosen, "template");
+        if (v == NULL || v->kind != TAPE_STRING)
+            return err_set(c->e, ERR_INVALID,
+                           "%s/%s: chat_template: a list of {\"name\", \"template\"} expected",
+                           c->dir, file);
+    }
+    return take(c, &c->t->chat_template, file, "chat_template", j, v);
+}
+
+/* Classes whose own code, not tokenizer.json, decides about BOS and EOS. */
+static bool class_decides(const struct json_tape *j, const struct json_node *v)
+{
+    static const char *const names[] = { "LlamaTokenizer",     "LlamaTokenizerFast",
+                                         "CodeLlamaTokenizer", "CodeLlamaTokenizerFast",
+                                         "GemmaTokenizer",     "GemmaTokenizerFast" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (json_tape_is(j, v, names[i]))
+            return true;
+    return false;
+}
+
+/* One side of the template by an explicit add_bos_token or add_eos_token. */
+static enum err_code set_side(struct config *c, struct token_list *side, const struct json_node *on,
+                              const char *token)
+{
+    int32_t id = token ? tokenizer_find(c->t, token) : -1;
+    if (on == NULL || (on->kind != TAPE_TRUE && on->kind != TAPE_FALSE))
+        return ERR_OK;
+    if (on->kind == TAPE_TRUE && id < 0)
+        return ERR_OK;
+    side->n = 0;
+    return on->kind == TAPE_TRUE ? token_list_add(side, id, c->e) : ERR_OK;
+}
+
+static enum err_code parse_config(struct config *c, const char *file, char *text, size_t n)
+{
+    struct json_tape j;
+    struct tokenizer *t = c->t;
+    enum err_code rc = json_tape_parse(&j, text, n, file, c->e);
+    if (rc)
+        return rc;
+    const struct json_node *root = j.node;
+    if (root->kind != TAPE_OBJECT)
+        rc = err_set(c->e, ERR_INVALID, "%s/%s: %s: an object expected", c->dir, file,
+                     json_tape_kind_name(root));
+    if (!rc)
+        rc = take_template(c, file, &j, json_tape_get(&j, root, "chat_template"));
+    if (!rc)
+        rc = take(c, &t->bos, file, "bos_token", &j, json_tape_get(&j, root, "bos_token"));
+    if (!rc)
+        rc = take(c, &t->eos, file, "eos_token", &j, json_tape_get(&j, root, "eos_token"));
+    if (!rc && class_decides(&j, json_tape_get(&j, root, "tokenizer_class"))) {
+        rc = set_side(c, &t->before, json_tape_get(&j, root, "add_bos_token"), t->bos);
+        if (!rc)
+            rc = set_side(c, &t->after, json_tape_get(&j, root, "add_eos_token"), t->eos);
+    }
+    json_tape_fini(&j);
+    return rc;
+}
+
+enum err_code tk_load_config(struct tokenizer *t, const char *dir, struct err *e)
+{
+    static const char *const files[] = { "tokenizer_config.json", "chat_template.json",
+                                         "special_tokens_map.json" };
+    struct config c = { .t = t, .dir = dir, .e = e };
+    char *text;
+    size_t n;
+    enum err_code rc = read_beside(&c, "chat_template.jinja", &text, &n);
+    if (rc)
+        return rc;
+    if (text && (memchr(text, 0, n) || !utf8_is_valid(text, n)))
+        rc = err_set(e, ERR_INVALID, "%s/chat_template.jinja: UTF-8 without NUL expected", dir);
+    t->chat_template = text; /* goes with the tokenizer, also on failure */
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files) && !rc; i++) {
+        rc = read_beside(&c, files[i], &text, &n);
+        if (!rc && text)
+            rc = parse_config(&c, files[i], text, n);
+        free(text);
+    }
+    return rc;
+}

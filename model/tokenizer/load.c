@@ -1,0 +1,492 @@
+/* load.c: tokenizer.json to struct tokenizer.
+ *
+ * Runs at start, once.  Everything the file says is checked here; what this
+ * code does not support is refused with the key's name, so that a tokenizer
+ * that opens encodes as the reference library does. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "model/tokenizer/internal.h"
+
+enum { MAX_IDS = 1 << 24, MAX_FILE_BYTES = 1 << 30 };
+
+enum err_code tk_read_file(const char *path, char **out, size_t *n, struct err *e)
+{
+    struct stat st;
+    *out = NULL;
+    *n = 0;
+    FILE *f = fopen(path, "rb");
+    if (f == NULL)
+        return err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path,
+                       strerror(errno));
+    enum err_code rc = ERR_OK;
+    if (fstat(fileno(f), &st) != 0)
+        rc = err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        rc = err_set(e, ERR_INVALID, "%s: not a regular file", path);
+    else if (st.st_size > MAX_FILE_BYTES)
+        rc = err_set(e, ERR_LIMIT, "%s: %lld bytes: at most %d", path, (long long)st.st_size,
+                     MAX_FILE_BYTES);
+    char *s = rc ? NULL : malloc((size_t)st.st_size + 1);
+    if (!rc && s == NULL)
+        rc = err_nomem(e, path, (unsigned long long)st.st_size);
+    if (!rc) {
+        *n = fread(s, 1, (size_t)st.st_size, f);
+        if (*n != (size_t)st.st_size)
+            rc = err_set(e, ERR_IO, "%s: read %zu of %lld bytes", path, *n, (long long)st.st_size);
+    }
+    fclose(f);
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    s[*n] = '\0';
+    *out = s;
+    return ERR_OK;
+}
+
+struct loader {
+    struct tokenizer *t;
+    struct json_tape j;
+    const struct json_node *root, *model, *vocab, *added;
+    struct err *e;
+};
+
+static enum err_code wrong(struct loader *l, const char *key, const struct json_node *v,
+                           const char *expected)
+{
+    return err_set(l->e, ERR_INVALID, "tokenizer.json: %s: %s: %s expected", key,
+                   json_tape_kind_name(v), expected);
+}
+
+static enum err_code find_model(struct loader *l)
+{
+    const struct json_tape *j = &l->j;
+    l->root = j->node;
+    if (l->root->kind != TAPE_OBJECT)
+        return wrong(l, "document", l->root, "an object");
+    l->model = json_tape_get(j, l->root, "model");
+    if (l->model == NULL || l->model->kind != TAPE_OBJECT)
+        return wrong(l, "model", l->model, "an object");
+    const struct json_node *type = json_tape_get(j, l->model, "type");
+    l->vocab = json_tape_get(j, l->model, "vocab");
+    if (json_tape_is(j, type, "BPE") || (!type && json_tape_get(j, l->model, "merges"))) {
+        l->t->model = TK_MODEL_BPE;
+        if (l->vocab == NULL || l->vocab->kind != TAPE_OBJECT)
+            return wrong(l, "model.vocab", l->vocab, "an object");
+    } else if (json_tape_is(j, type, "Unigram") ||
+               (!type && l->vocab && l->vocab->kind == TAPE_ARRAY)) {
+        l->t->model = TK_MODEL_UNIGRAM;
+        if (l->vocab == NULL || l->vocab->kind != TAPE_ARRAY)
+            return wrong(l, "model.vocab", l->vocab, "an array");
+    } else {
+        return wrong(l, "model.type", type, "\"BPE\" or \"Unigram\"");
+    }
+    l->added = json_tape_get(j, l->root, "added_tokens");
+    if (l->added && l->added->kind != TAPE_ARRAY)
+        return wrong(l, "added_tokens", l->added, "an array");
+    return ERR_OK;
+}
+
+/* Largest id of the vocabulary and the added tokens, and the text's bytes. */
+static enum err_code measure(struct loader *l, int32_t *n_ids, size_t *bytes)
+{
+    int32_t top = -1;
+    *bytes = 0;
+    const struct json_node *k = json_tape_first(&l->j, l->vocab);
+    for (uint32_t i = 0; i < l->vocab->n; i++) {
+        int32_t id = (int32_t)i;
+        if (l->t->model == TK_MODEL_BPE) {
+            *bytes += k->n;
+            k = k + 1; /* the name's value */
+            id = json_tape_id(&l->j, k);
+            if (id < 0 || id >= MAX_IDS)
+                return wrong(l, "model.vocab", k, "ids from 0 to 16777215");
+        } else {
+            const struct json_node *piece = json_tape_first(&l->j, k);
+            if (k->kind != TAPE_ARRAY || k->n != 2 || piece->kind != TAPE_STRING ||
+                json_tape_after(&l->j, piece)->kind != TAPE_NUMBER || id >= MAX_IDS)
+                return wrong(l, "model.vocab", k, "up to 16777216 pairs of piece and score");
+            *bytes += piece->n;
+        }
+        top = id > top ? id : top;
+        k = json_tape_after(&l->j, k);
+    }
+    k = l->added ? json_tape_first(&l->j, l->added) : NULL;
+    for (uint32_t i = 0; l->added && i < l->added->n; i++, k = json_tape_after(&l->j, k)) {
+        const struct json_node *v = json_tape_get(&l->j, k, "id");
+        const struct json_node *text = json_tape_get(&l->j, k, "content");
+        int32_t id = json_tape_id(&l->j, v);
+        if (id < 0 || id >= MAX_IDS)
+            return wrong(l, "added_tokens.id", v, "an id from 0 to 16777215");
+        if (text == NULL || text->kind != TAPE_STRING)
+            return wrong(l, "added_tokens.content", text, "a string");
+        *bytes += text->n;
+        top = id > top ? id : top;
+    }
+    *n_ids = top + 1;
+    return ERR_OK;
+}
+
+static enum err_code load_vocab(struct loader *l)
+{
+    int32_t n_ids = 0;
+    size_t bytes = 0;
+    enum err_code rc = measure(l, &n_ids, &bytes);
+    if (!rc)
+        rc = tk_vocab_init(&l->t->vocab, n_ids, 2 * bytes, l->e);
+    if (rc)
+        return rc;
+    const struct json_node *k = json_tape_first(&l->j, l->vocab);
+    for (uint32_t i = 0; i < l->vocab->n && !rc; i++) {
+        bool bpe = l->t->model == TK_MODEL_BPE;
+        const struct json_node *text = bpe ? k : json_tape_first(&l->j, k);
+        if (bpe)
+            k = k + 1;
+        int32_t id = bpe ? json_tape_id(&l->j, k) : (int32_t)i;
+        rc = tk_vocab_spell(&l->t->vocab, id, json_tape_str(&l->j, text), text->n, l->e);
+        l->t->vocab.flags[id] |= TK_MODEL;
+        k = json_tape_after(&l->j, k);
+    }
+    return rc;
+}
+
+/* Whether the string member key of the model is there and not empty. */
+static bool has_text(struct loader *l, const char *key)
+{
+    const struct json_node *v = json_tape_get(&l->j, l->model, key);
+    return v && v->kind == TAPE_STRING && v->n > 0;
+}
+
+static enum err_code load_steps(struct loader *l)
+{
+    struct tokenizer *t = l->t;
+    const struct json_tape *j = &l->j;
+    enum err_code rc =
+        tk_load_normalizer(&t->normalizer, j, json_tape_get(j, l->root, "normalizer"), l->e);
+    if (!rc)
+        rc = tk_load_pretokenizer(&t->pretokenizer, j, json_tape_get(j, l->root, "pre_tokenizer"),
+                                  l->e);
+    if (!rc)
+        rc = tk_load_decoder(&t->decoder, j, json_tape_get(j, l->root, "decoder"), l->e);
+    struct tk_steps *p = &t->pretokenizer;
+    /* Mapping bytes to characters last only renames what the model matches:
+     * match the bytes themselves. */
+    if (!rc && t->model == TK_MODEL_BPE && p->n > 0 && p->p[p->n - 1].kind == TK_BYTE_CHARS &&
+        !has_text(l, "continuing_subword_prefix") && !has_text(l, "end_of_word_suffix")) {
+        p->n--;
+        t->bpe.raw = true;
+    }
+    return rc;
+}
+
+/* Id of text in the model's own vocabulary, or -1. */
+static int32_t model_id(const struct tokenizer *t, const char *s, size_t n, struct tk_text *x)
+{
+    size_t k;
+    if (!t->bpe.raw)
+        return tk_vocab_find(&t->vocab, s, n);
+    return x->cap >= n && tk_unmap(s, n, x->s, &k) ? tk_vocab_find(&t->vocab, x->s, k) : -1;
+}
+
+/* A token of one symbol is part of the alphabet, whatever else it is. */
+static bool is_symbol(const struct tokenizer *t, int32_t id)
+{
+    size_t k;
+    uint32_t n = t->vocab.form_len[id];
+    if (t->vocab.form_at[id] == UINT32_MAX || n == 0)
+        return false;
+    tk_char_at(t->vocab.blob.s + t->vocab.form_at[id], n, 0, &k);
+    return t->bpe.raw ? n == 1 : k == n;
+}
+
+static enum err_code load_added_one(struct loader *l, const struct json_node *v, struct tk_added *a,
+                                    struct tk_text *x)
+{
+    struct tokenizer *t = l->t;
+    const struct json_tape *j = &l->j;
+    const struct json_node *text = json_tape_get(j, v, "content");
+    *a = (struct tk_added){ .id = json_tape_id(j, json_tape_get(j, v, "id")), .n = text->n };
+    a->single_word = json_tape_bool(json_tape_get(j, v, "single_word"), false);
+    a->lstrip = json_tape_bool(json_tape_get(j, v, "lstrip"), false);
+    a->rstrip = json_tape_bool(json_tape_get(j, v, "rstrip"), false);
+    a->special = json_tape_bool(json_tape_get(j, v, "special"), false);
+    a->normalized = json_tape_bool(json_tape_get(j, v, "normalized"), !a->special);
+    a->content = malloc((size_t)text->n + 1);
+    if (a->content == NULL)
+        return err_nomem(l->e, "added tokens", text->n);
+    memcpy(a->content, json_tape_str(j, text), text->n);
+    a->content[text->n] = '\0';
+    enum err_code rc = tk_text_reserve(x, text->n, l->e);
+    if (rc)
+        return rc;
+    int32_t id = model_id(t, a->content, a->n, x);
+    bool own = id >= 0;
+    if (own)
+        a->id = id;
+    t->vocab.flags[a->id] |=
+        (unsigned char)(TK_ADDED | (a->special ? TK_SPECIAL : 0) |
+                        (!own || (a->special && !is_symbol(t, id)) ? TK_CONTROL : 0));
+    return tk_vocab_spell(&t->vocab, a->id, a->content, a->n, l->e);
+}
+
+/* Put token number k where its text will be looked for. */
+static enum err_code index_added(struct loader *l, int32_t k, struct tk_text *x,
+                                 struct tk_text *spare, pcre2_match_data *md)
+{
+    struct tokenizer *t = l->t;
+    const struct tk_added *a = &t->added[k];
+    if (a->n == 0)
+        return ERR_OK;
+    if (!a->normalized)
+        return tk_trie_add(&t->trie, a->content, a->n, k, l->e);
+    enum err_code rc = tk_normalize(&t->normalizer, a->content, a->n, x, spare, md, l->e);
+    if (!rc && x->n > 0)
+        rc = tk_trie_add(&t->trie_normalized, x->s, x->n, k, l->e);
+    if (!rc && t->normalizer.n > 0) /* what it decodes to */
+        rc = tk_vocab_spell(&t->vocab, a->id, x->s, x->n, l->e);
+    return rc;
+}
+
+static enum err_code index_spans(struct loader *l)
+{
+    struct tokenizer *t = l->t;
+    bool any = false;
+    for (size_t k = 0; k < t->n_added; k++)
+        any |= t->added[k].normalized && (t->vocab.flags[t->added[k].id] & TK_CONTROL);
+    enum err_code rc = ERR_OK;
+    if (!any || t->normalizer.n == 0)
+        return ERR_OK;
+    for (size_t k = 0; k < t->n_added && !rc; k++) {
+        const struct tk_added *a = &t->added[k];
+        if (a->n > 0 && (!a->normalized || (t->vocab.flags[a->id] & TK_CONTROL)))
+            rc = tk_trie_add(&t->trie_spans, a->content, a->n, (int32_t)k, l->e);
+    }
+    return rc;
+}
+
+static enum err_code load_added(struct loader *l)
+{
+    struct tokenizer *t = l->t;
+    if (l->added == NULL || l->added->n == 0)
+        return ERR_OK;
+    struct tk_text x = { 0 }, spare = { 0 };
+    pcre2_match_data *md = pcre2_match_data_create(1, NULL);
+    t->added = calloc(l->added->n, sizeof(*t->added));
+    enum err_code rc =
+        t->added && md ? ERR_OK : err_nomem(l->e, "added tokens", l->added->n * sizeof(*t->added));
+    const struct json_node *v = json_tape_first(&l->j, l->added);
+    for (uint32_t i = 0; i < l->added->n && !rc; i++, v = json_tape_after(&l->j, v))
+        rc = load_added_one(l, v, &t->added[t->n_added++], &x);
+    for (size_t k = 0; k < t->n_added && !rc; k++)
+        rc = index_added(l, (int32_t)k, &x, &spare, md);
+    if (!rc)
+        rc = index_spans(l);
+    free(x.s);
+    free(spare.s);
+    pcre2_match_data_free(md);
+    return rc;
+}
+
+/* ---- post-processor -------------------------------------------------------------- */
+
+/* Append id, which must exist. */
+static enum err_code add_id(struct loader *l, struct token_list *to, const struct json_node *v)
+{
+    int32_t id = json_tape_id(&l->j, v);
+    if (id < 0 || id >= l->t->vocab.n_ids)
+        return wrong(l, "post_processor: id", v, "an id of the vocabulary");
+    return token_list_add(to, id, l->e);
+}
+
+/* before = left + before, after = after + right; takes both lists. */
+static enum err_code wrap(struct loader *l, struct token_list *left, struct token_list *right,
+                          enum err_code rc)
+{
+    struct tokenizer *t = l->t;
+    for (size_t i = 0; i < t->before.n && !rc; i++)
+        rc = token_list_add(left, t->before.id[i], l->e);
+    for (size_t i = 0; i < right->n && !rc; i++)
+        rc = token_list_add(&t->after, right->id[i], l->e);
+    token_list_fini(right);
+    if (rc) {
+        token_list_fini(left);
+        return rc;
+    }
+    token_list_fini(&t->before);
+    t->before = *left;
+    return ERR_OK;
+}
+
+static enum err_code template(struct loader *l, const struct json_node *v) {
+    const struct json_tape *j = &l->j;
+    const struct json_node *single = json_tape_get(j, v, "single");
+    const struct json_node *known = json_tape_get(j, v, "special_tokens");
+    struct token_list side[2] = { { 0 }, { 0 } }; int seen = 0; enum err_code rc = ERR_OK;
+    if (single == NULL || single->kind != TAPE_ARRAY) return wrong(l, "post_processor.single",
+                                                                   single, "an array");
+    const struct json_node *k = json_tape_first(j, single);
+    for (uint32_t i = 0; i < single->n && !rc; i++, k = json_tape_after(j, k)){
+        const struct json_node *special = json_tape_get(j, k, "SpecialToken"); if (!special){
+            if (!json_tape_is(j, json_tape_get(j, json_tape_get(j, k, "Sequence"), "id"), "A") ||
+                seen++)
+                rc = wrong(l, "post_processor.single", k, "one Sequence A and SpecialTokens");
+            continue; }
+const struct json_node *name = json_tape_get(j, special, "id"), *ids = NULL;
+const struct json_node *s = known ? json_tape_first(j, known) : NULL;
+for (uint32_t m = 0; s && m < known->n; m++, s = json_tape_after(j, s + 1))
+    if (name && name->kind == TAPE_STRING && s->kind == TAPE_STRING && s->n == name->n &&
+        memcmp(json_tape_str(j, s), json_tape_str(j, name), s->n) == 0)
+        ids = json_tape_get(j, s + 1, "ids");
+if (ids == NULL || ids->kind != TAPE_ARRAY)
+    rc = wrong(l, "post_processor.special_tokens", ids, "the ids of every SpecialToken");
+const struct json_node *id = rc ? NULL : json_tape_first(j, ids);
+for (uint32_t m = 0; !rc && m < ids->n; m++, id = json_tape_after(j, id))
+    rc = add_id(l, &side[seen > 0], id);
+}
+if (!rc && !seen)
+    rc = wrong(l, "post_processor.single", single, "a Sequence A");
+return wrap(l, &side[0], &side[1], rc);
+}
+
+/* "cls" and "sep": [text, id]. */
+static enum err_code bert(struct loader *l, const struct json_node *v)
+{
+    struct token_list side[2] = { { 0 }, { 0 } };
+    static const char *const keys[2] = { "cls", "sep" };
+    enum err_code rc = ERR_OK;
+    for (int k = 0; k < 2 && !rc; k++) {
+        const struct json_node *pair = json_tape_get(&l->j, v, keys[k]);
+        if (pair == NULL || pair->kind != TAPE_ARRAY || pair->n != 2)
+            rc = wrong(l, "post_processor.cls or sep", pair, "[text, id]");
+        else
+            rc = add_id(l, &side[k], json_tape_after(&l->j, json_tape_first(&l->j, pair)));
+    }
+    return wrap(l, &side[0], &side[1], rc);
+}
+
+static enum err_code load_post(struct loader *l, const struct json_node *v, int depth)
+{
+    const struct json_tape *j = &l->j;
+    if (v == NULL || v->kind == TAPE_NULL)
+        return ERR_OK;
+    const struct json_node *type = json_tape_get(j, v, "type");
+    if (json_tape_is(j, type, "TemplateProcessing"))
+        return template(l, v);
+    if (json_tape_is(j, type, "BertProcessing") || json_tape_is(j, type, "RobertaProcessing"))
+        return bert(l, v);
+    if (json_tape_is(j, type, "ByteLevel"))
+        return ERR_OK; /* moves offsets only */
+    if (json_tape_is(j, type, "Sequence") && depth < 8) {
+        const struct json_node *list = json_tape_get(j, v, "processors");
+        if (list == NULL || list->kind != TAPE_ARRAY)
+            return wrong(l, "post_processor.processors", list, "an array");
+        const struct json_node *k = json_tape_first(j, list);
+        enum err_code rc = ERR_OK;
+        for (uint32_t i = 0; i < list->n && !rc; i++, k = json_tape_after(j, k))
+            rc = load_post(l, k, depth + 1);
+        return rc;
+    }
+    return wrong(l, "post_processor.type", type,
+                 "TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or Sequence");
+}
+
+/* ---- opening ----------------------------------------------------------------------- */
+
+static enum err_code load(struct loader *l)
+{
+    struct tokenizer *t = l->t;
+    enum err_code rc = find_model(l);
+    if (!rc)
+        rc = load_vocab(l);
+    if (!rc)
+        rc = load_steps(l);
+    if (!rc)
+        rc = tk_vocab_index(&t->vocab, t->bpe.raw, l->e);
+    if (!rc)
+        rc = load_added(l);
+    if (!rc)
+        rc = t->model == TK_MODEL_BPE ? tk_bpe_load(t, &l->j, l->model, l->e)
+                                      : tk_unigram_load(t, &l->j, l->model, l->e);
+    if (!rc)
+        rc = load_post(l, json_tape_get(&l->j, l->root, "post_processor"), 0);
+    return rc;
+}
+
+enum err_code tokenizer_open_text(struct tokenizer **out, char *text, size_t n, const char *what,
+                                  struct err *e)
+{
+    *out = NULL;
+    struct loader l = { .t = calloc(1, sizeof(*l.t)), .e = e };
+    if (l.t == NULL)
+        return err_nomem(e, "tokenizer", sizeof(*l.t));
+    enum err_code rc = json_tape_parse(&l.j, text, n, what, e);
+    if (!rc)
+        rc = load(&l);
+    json_tape_fini(&l.j);
+    if (rc) {
+        tokenizer_close(l.t);
+        return rc;
+    }
+    *out = l.t;
+    return ERR_OK;
+}
+
+enum err_code tokenizer_open_file(struct tokenizer **out, const char *file, struct err *e)
+{
+    char *text;
+    size_t n;
+    *out = NULL;
+    enum err_code rc = tk_read_file(file, &text, &n, e);
+    if (rc)
+        return rc;
+    rc = tokenizer_open_text(out, text, n, file, e);
+    free(text);
+    return rc;
+}
+
+enum err_code tokenizer_open(struct tokenizer **out, const char *dir, struct err *e)
+{
+    char path[4096];
+    *out = NULL;
+    if ((size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", dir) >= sizeof(path))
+        return err_set(e, ERR_INVALID, "%.64s...: path too long", dir);
+    struct tokenizer *t;
+    enum err_code rc = tokenizer_open_file(&t, path, e);
+    if (rc)
+        return rc;
+    rc = tk_load_config(t, dir, e);
+    if (rc) {
+        tokenizer_close(t);
+        return rc;
+    }
+    *out = t;
+    return ERR_OK;
+}
+
+void tokenizer_close(struct tokenizer *t)
+{
+    if (t == NULL)
+        return;
+    tk_vocab_fini(&t->vocab);
+    for (size_t i = 0; i < t->n_added; i++)
+        free(t->added[i].content);
+    free(t->added);
+    free(t->trie.node);
+    free(t->trie_normalized.node);
+    free(t->trie_spans.node);
+    tk_steps_fini(&t->normalizer);
+    tk_steps_fini(&t->pretokenizer);
+    tk_steps_fini(&t->decoder);
+    tk_bpe_fini(&t->bpe);
+    tk_unigram_fini(&t->unigram);
+    token_list_fini(&t->before);
+    token_list_fini(&t->after);
+    free(t->chat_template);
+    free(t->bos);
+    free(t->eos);
+    free(t);
+}

@@ -1,0 +1,38 @@
+/* sse.h: framing of server-sent events over a json_out.
+ *
+ * One event is "data: " + one line of JSON + a blank line; the writer of json.h
+ * never emits a line break inside a value.  Pure functions; any thread. */
+#ifndef PROTO_OPENAI_SSE_H
+#define PROTO_OPENAI_SSE_H
+
+#include "proto/text/json.h"
+
+#define SSE_CONTENT_TYPE "text/event-stream; charset=utf-8"
+#define SSE_DATA         "data: "
+#define SSE_END          "\n\n"
+#define SSE_DONE         "data: [DONE]\n\n"
+#define SSE_PING         ": ping\n\n"
+
+static inline void sse_begin(struct json_out *o)
+{
+    JSON_LIT(o, SSE_DATA);
+}
+
+static inline void sse_end(struct json_out *o)
+{
+    JSON_LIT(o, SSE_END);
+}
+
+/* The last event of a stream that OpenAI's clients wait for. */
+static inline void sse_done(struct json_out *o)
+{
+    JSON_LIT(o, SSE_DONE);
+}
+
+/* A comment that clients ignore and proxies count as traffic. */
+static inline void sse_ping(struct json_out *o)
+{
+    JSON_LIT(o, SSE_PING);
+}
+
+#endif

@@ -1,0 +1,156 @@
+/* json.h: a strict JSON reader with bounds, and a writer that cannot emit
+ * anything invalid.
+ *
+ * The reader accepts RFC 8259 text and nothing else: UTF-8 is validated before
+ * anything is looked at; no byte order mark, no trailing bytes; a lone
+ * surrogate, a duplicate key (two readers could disagree which one counts), a
+ * number outside double, nesting past JSON_MAX_DEPTH and more values than the
+ * caller's bound are rejections.  Strings carry their length, so U+0000 is a
+ * character like any other.  No recursion; two allocations a document.
+ *
+ * A document is immutable after json_parse and may be read from any thread;
+ * a json_out belongs to one thread at a time. */
+#ifndef PROTO_TEXT_JSON_H
+#define PROTO_TEXT_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "proto/err.h"
+
+enum { JSON_MAX_DEPTH = 128, JSON_MAX_NUMBER_BYTES = 255 };
+
+enum json_kind {
+    JSON_NULL,
+    JSON_BOOL,
+    JSON_INT,  /* written without fraction and exponent, and fits int64   */
+    JSON_REAL, /* every other number; finite                              */
+    JSON_STRING,
+    JSON_ARRAY,
+    JSON_OBJECT
+};
+
+/* One value.  Values of a document lie in one array in document order, each
+ * followed by its children; an object's children are key (a JSON_STRING),
+ * value, key, value. */
+struct json {
+    enum json_kind kind;
+    uint32_t n;    /* string: bytes; array: elements; object: members      */
+    uint32_t span; /* values of this subtree, itself included              */
+    union {
+        bool boolean;
+        int64_t integer;
+        double real;
+        const char *string; /* n bytes and a NUL; may contain NULs         */
+    } u;
+};
+
+struct json_doc {
+    struct json *value; /* owned; value[0] is the root */
+    char *strings;      /* owned */
+};
+
+/* Parse text[0..n) (borrowed for the call).  max_values 0: no bound but
+ * memory.  ERR_INVALID: the message gives the byte offset, found and expected;
+ * param is the top-level key whose value is at fault, "" elsewhere.  ERR_LIMIT
+ * when max_values is passed.  On any error *doc needs no fini. */
+MUST_USE enum err_code json_parse(struct json_doc *doc, const char *text, size_t n,
+                                  size_t max_values, struct err *e);
+void json_doc_fini(struct json_doc *doc);
+
+/* First element of an array, or first key of an object (n > 0). */
+static inline const struct json *json_first(const struct json *v)
+{
+    return v + 1;
+}
+
+/* The value after v and all its children: the next element, a key's value, or
+ * (from a value) the next key. */
+static inline const struct json *json_next(const struct json *v)
+{
+    return v + v->span;
+}
+
+/* Value of an object's member, or NULL.  Exact bytes; v may be any kind. */
+const struct json *json_get(const struct json *v, const char *key);
+
+static inline bool json_string_is(const struct json *v, const char *s)
+{
+    return v->kind == JSON_STRING && v->n == strlen(s) && memcmp(v->u.string, s, v->n) == 0;
+}
+
+/* "null", "true", "12", "\"text\"", "an array", ...: what was found, for
+ * messages; cut at ~40 bytes.  Returns buf. */
+enum { JSON_SHOW_BYTES = 64 };
+const char *json_show(const struct json *v, char buf[JSON_SHOW_BYTES]);
+
+/* The same tree for readers of cJSON (chat templates); *out is taken by the
+ * caller (cJSON_Delete).  A number that was written as a real has the valuestring
+ * "real", an integer beyond 2^53 its digits.  cJSON's strings end at NUL, so a U+0000 in a string
+ * or key is ERR_INVALID; path names v and prefixes the param ("messages[0]"). */
+struct cJSON;
+MUST_USE enum err_code json_to_cjson(struct cJSON **out, const struct json *v,
+                                     const char *path, struct err *e);
+
+/* ------------------------------------------------------------------ writer */
+
+/* A growing buffer.  Zero-initialise; failure is sticky: after one allocation
+ * failed (or the cap was passed) every call is a no-op, so callers check once
+ * at the end.  bytes [0, n); not NUL-terminated. */
+struct json_out {
+    char *p; /* owned */
+    size_t n, cap;
+    size_t max; /* 0: no cap */
+    bool failed;
+};
+void json_out_fini(struct json_out *o);
+/* Empty it and clear a failure; keeps the memory. */
+static inline void json_out_reset(struct json_out *o)
+{
+    o->n = 0;
+    o->failed = false;
+}
+/* ERR_OK or, after a failure, ERR_NOMEM. */
+MUST_USE enum err_code json_out_check(const struct json_out *o, struct err *e);
+/* Room for n more bytes; false (and failed) when there is none. */
+bool json_out_grow(struct json_out *o, size_t n);
+
+/* Bytes as they are. */
+static inline void json_out_raw(struct json_out *o, const char *s, size_t n)
+{
+    if (o->cap - o->n < n && !json_out_grow(o, n))
+        return;
+    if (n > 0 && !o->failed) {
+        memcpy(o->p + o->n, s, n);
+        o->n += n;
+    }
+}
+/* A string literal, as it is. */
+#define JSON_LIT(o, literal) json_out_raw((o), "" literal, sizeof(literal) - 1)
+
+/* The inside of a JSON string: s[0..n) escaped, without quotes.  What is not
+ * valid UTF-8 becomes U+FFFD, one for each byte that starts no character.  U+0085, U+2028 and
+ * U+2029 are escaped, because some clients split lines there. */
+void json_out_escaped(struct json_out *o, const char *s, size_t n);
+/* The same with quotes; s NULL: null. */
+void json_out_string(struct json_out *o, const char *s, size_t n);
+void json_out_cstring(struct json_out *o, const char *s);
+void json_out_int(struct json_out *o, int64_t v);
+void json_out_uint(struct json_out *o, uint64_t v);
+static inline void json_out_bool(struct json_out *o, bool v)
+{
+    if (v)
+        JSON_LIT(o, "true");
+    else
+        JSON_LIT(o, "false");
+}
+/* Shortest text that reads back as the same double (or float); always with a
+ * '.' or an exponent, so its type is visible; not finite: null. */
+void json_out_double(struct json_out *o, double v);
+void json_out_float(struct json_out *o, float v);
+/* The value v of a parsed document, whitespace removed. */
+void json_out_value(struct json_out *o, const struct json *v);
+
+#endif
