@@ -21,8 +21,8 @@ struct attn {
 
 /* ---- life ------------------------------------------------------------------- */
 
-static enum err_code find_kernel(const struct attn_backend *b, const char *name,
-                                 const char **found, struct err *e)
+static enum err_code find_kernel(const struct attn_backend *b, const char *name, const char **found,
+                                 struct err *e)
 {
     *found = NULL;
     if (name == NULL)
@@ -42,8 +42,8 @@ enum err_code attn_open(struct attn **out, const struct attn_options *opt, struc
     struct attn *a;
     enum err_code rc;
     if (b->abi != ATTN_ABI)
-        return err_set(e, ERR_INVALID, "attention backend %s: ABI %u, expected %d", b->name,
-                       b->abi, ATTN_ABI);
+        return err_set(e, ERR_INVALID, "attention backend %s: ABI %u, expected %d", b->name, b->abi,
+                       ATTN_ABI);
     a = calloc(1, sizeof *a);
     if (a == NULL)
         return err_nomem(e, "attention handle", sizeof *a);
@@ -132,11 +132,10 @@ static enum err_code refuse(const struct attn *a, const struct attn_plan *p, str
                                  "%s: not served by backend %s%s%s in this combination",
                                  attn_feature_name(f), b->name, a->only_kernel ? "/" : "",
                                  a->only_kernel ? a->only_kernel : "");
-    return err_set_param(e, ERR_INVALID, "query",
-                         "query: head_size %d of %s%s is not served by backend %s%s%s",
-                         p->head_size, attn_dtype_name(p->dtype),
-                         p->mode == ATTN_MODE_LATENT ? ", LATENT," : "", b->name,
-                         a->only_kernel ? "/" : "", a->only_kernel ? a->only_kernel : "");
+    return err_set_param(
+        e, ERR_INVALID, "query", "query: head_size %d of %s%s is not served by backend %s%s%s",
+        p->head_size, attn_dtype_name(p->dtype), p->mode == ATTN_MODE_LATENT ? ", LATENT," : "",
+        b->name, a->only_kernel ? "/" : "", a->only_kernel ? a->only_kernel : "");
 }
 
 static enum err_code choose_kernel(const struct attn *a, struct attn_plan *p, struct err *e)
@@ -220,8 +219,8 @@ static enum err_code same_tensor(const char *name, const struct attn_tensor *p,
     return ERR_OK;
 }
 
-enum err_code attn_begin(struct attn *a, const struct attn_plan *plan,
-                         const struct attn_args *args, void *stream, struct err *e)
+enum err_code attn_begin(struct attn *a, const struct attn_plan *plan, const struct attn_args *args,
+                         void *stream, struct err *e)
 {
     static const enum attn_input read[] = { ATTN_CU_SEQLENS, ATTN_PAST_SEQLENS,
                                             ATTN_QUERY_POSITIONS };

@@ -51,25 +51,25 @@ struct attn_tensor {
 
 /* Indices are the contract's. */
 enum attn_input {
-    ATTN_QUERY,              /* T   (token_count, num_heads*head_size) or packed Q,K,V   */
-    ATTN_KEY,                /* T   (token_count, kv_num_heads*head_size)                */
-    ATTN_VALUE,              /* T   as key                                               */
-    ATTN_KEY_CACHE,          /* TC  (num_blocks, block_size, kv_num_heads, head_size)    */
-    ATTN_VALUE_CACHE,        /* TC  as key_cache; absent in LATENT                       */
-    ATTN_CU_SEQLENS,         /* i32 (batch_size + 1), cumulative_sequence_length         */
-    ATTN_PAST_SEQLENS,       /* i32 (batch_size)                                         */
-    ATTN_BLOCK_TABLE,        /* i32 (batch_size, columns); -1 not mapped                 */
-    ATTN_COS_CACHE,          /* T   (max_seq_len, rotary_dim/2)                          */
-    ATTN_SIN_CACHE,          /* T   as cos_cache                                         */
-    ATTN_SLOT_MAPPING,       /* i32 (token_count); -1 do not store                       */
-    ATTN_HEAD_SINK,          /* T   (num_heads)                                          */
-    ATTN_Q_NORM_WEIGHT,      /* T   (head_size)                                          */
-    ATTN_K_NORM_WEIGHT,      /* T   (head_size)                                          */
-    ATTN_K_SCALE,            /* f32 (1) or (kv_num_heads, 1, head_size)                  */
-    ATTN_V_SCALE,            /* f32 as k_scale; absent in LATENT                         */
-    ATTN_METADATA,           /* i32 (2), HOST: max_query_len_bound, max_kv_len_bound     */
-    ATTN_QUERY_POSITIONS,    /* i32 (token_count)                                        */
-    ATTN_BIAS,               /* T   (batch_size|1, num_heads|1, query cap., context cap.) */
+    ATTN_QUERY,           /* T   (token_count, num_heads*head_size) or packed Q,K,V   */
+    ATTN_KEY,             /* T   (token_count, kv_num_heads*head_size)                */
+    ATTN_VALUE,           /* T   as key                                               */
+    ATTN_KEY_CACHE,       /* TC  (num_blocks, block_size, kv_num_heads, head_size)    */
+    ATTN_VALUE_CACHE,     /* TC  as key_cache; absent in LATENT                       */
+    ATTN_CU_SEQLENS,      /* i32 (batch_size + 1), cumulative_sequence_length         */
+    ATTN_PAST_SEQLENS,    /* i32 (batch_size)                                         */
+    ATTN_BLOCK_TABLE,     /* i32 (batch_size, columns); -1 not mapped                 */
+    ATTN_COS_CACHE,       /* T   (max_seq_len, rotary_dim/2)                          */
+    ATTN_SIN_CACHE,       /* T   as cos_cache                                         */
+    ATTN_SLOT_MAPPING,    /* i32 (token_count); -1 do not store                       */
+    ATTN_HEAD_SINK,       /* T   (num_heads)                                          */
+    ATTN_Q_NORM_WEIGHT,   /* T   (head_size)                                          */
+    ATTN_K_NORM_WEIGHT,   /* T   (head_size)                                          */
+    ATTN_K_SCALE,         /* f32 (1) or (kv_num_heads, 1, head_size)                  */
+    ATTN_V_SCALE,         /* f32 as k_scale; absent in LATENT                         */
+    ATTN_METADATA,        /* i32 (2), HOST: max_query_len_bound, max_kv_len_bound     */
+    ATTN_QUERY_POSITIONS, /* i32 (token_count)                                        */
+    ATTN_BIAS,            /* T   (batch_size|1, num_heads|1, query cap., context cap.) */
     ATTN_INPUTS
 };
 
@@ -142,7 +142,7 @@ enum attn_feature {
     ATTN_HAS_ROTARY,
     ATTN_HAS_SLOTS,
     ATTN_HAS_POSITIONS,
-    ATTN_HAS_INT8_TENSOR,  /* the quantised cache forms, of K or of V */
+    ATTN_HAS_INT8_TENSOR, /* the quantised cache forms, of K or of V */
     ATTN_HAS_INT8_CHANNEL,
     ATTN_HAS_E4M3_TENSOR,
     ATTN_HAS_E4M3_CHANNEL,
@@ -263,11 +263,11 @@ struct attn_dense {
     float scale; /* required, > 0 */
     float softcap;
     int32_t local_window_size;
-    struct attn_tensor query;  /* T (token_count, num_heads*k_width)             */
-    struct attn_tensor key;    /* T (token_count, kv_num_heads*k_width)          */
-    struct attn_tensor value;  /* T (token_count, kv_num_heads*v_width)          */
+    struct attn_tensor query;      /* T (token_count, num_heads*k_width)             */
+    struct attn_tensor key;        /* T (token_count, kv_num_heads*k_width)          */
+    struct attn_tensor value;      /* T (token_count, kv_num_heads*v_width)          */
     struct attn_tensor cu_seqlens; /* i32 (batch_size + 1)                       */
-    struct attn_tensor output; /* T (token_count, num_heads*v_width)             */
+    struct attn_tensor output;     /* T (token_count, num_heads*v_width)             */
     /* The latent write; all absent or all present (k_scale iff quantised). */
     struct attn_tensor latent;       /* T (token_count, width)                   */
     struct attn_tensor latent_cache; /* TC (num_blocks, block_size, 1, width)    */
@@ -289,12 +289,12 @@ enum { ATTN_ABI = 2 };
 
 /* One row of the feature x backend table, and what dispatch matches on. */
 struct attn_kernel {
-    const char *name;         /* "decode", "prefill", "latent", "reference"     */
-    uint32_t features;        /* ATTN_BIT(enum attn_feature) served              */
-    uint32_t dtypes;          /* ATTN_BIT(enum attn_dtype) of T                  */
-    int32_t max_head_size;    /* 0: no limit                                     */
-    bool latent_only;         /* serves LATENT calls and no other                */
-    const char *note;         /* shape preference in words, for the table        */
+    const char *name;      /* "decode", "prefill", "latent", "reference"     */
+    uint32_t features;     /* ATTN_BIT(enum attn_feature) served              */
+    uint32_t dtypes;       /* ATTN_BIT(enum attn_dtype) of T                  */
+    int32_t max_head_size; /* 0: no limit                                     */
+    bool latent_only;      /* serves LATENT calls and no other                */
+    const char *note;      /* shape preference in words, for the table        */
 };
 
 /* kernel[] is in order of preference.  attn_plan offers a call to each kernel

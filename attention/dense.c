@@ -48,15 +48,14 @@ static enum err_code check_attrs(const struct attn_dense *d, struct err *e)
         return INVALID(e, "softcap", "softcap: %g, expected a finite number of at least 0",
                        (double)d->softcap);
     if (d->local_window_size != -1 && d->local_window_size < 1)
-        return INVALID(e, "local_window_size",
-                       "local_window_size: %d, expected -1 or at least 1", d->local_window_size);
+        return INVALID(e, "local_window_size", "local_window_size: %d, expected -1 or at least 1",
+                       d->local_window_size);
     if (d->k_quant_type < 0 || d->k_quant_type >= ATTN_QUANTS)
         return INVALID(e, "k_quant_type", "k_quant_type: unknown value %d", d->k_quant_type);
     return ERR_OK;
 }
 
-static enum err_code check_rows(const struct attn_dense *d, enum attn_device device,
-                                struct err *e)
+static enum err_code check_rows(const struct attn_dense *d, enum attn_device device, struct err *e)
 {
     enum attn_dtype t = d->query.dtype;
     int64_t n = d->query.shape[0], k_width;

@@ -268,7 +268,7 @@ static HD uint8_t attn_float_e4m3(float x)
         return (uint8_t)(sign | 0x7Fu);
     if (a >= 0x43E00000u) /* 448 and up */
         return (uint8_t)(sign | 0x7Eu);
-    if (a < 0x3C800000u) { /* below 2^-6: subnormal, units of 2^-9 */
+    if (a < 0x3C800000u) {                      /* below 2^-6: subnormal, units of 2^-9 */
         float t = attn_bits_float(a) + 0x1p14f; /* 2^14: one ulp is 2^-9 */
         r = attn_float_bits(t) - 0x46800000u;
     } else {

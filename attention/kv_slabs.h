@@ -41,8 +41,8 @@ MUST_USE enum err_code attn_kv_copy(struct attn_kv *kv, const struct plan_copy *
  * stores, before anything that is queued on stream afterwards, so that what a
  * block held before, and what was never stored, cannot be read unnoticed. */
 MUST_USE enum err_code attn_kv_poison_init(struct attn_kv *kv, struct err *e);
-MUST_USE enum err_code attn_kv_poison(struct attn_kv *kv, const struct step_plan *p,
-                                      void *stream, struct err *e);
+MUST_USE enum err_code attn_kv_poison(struct attn_kv *kv, const struct step_plan *p, void *stream,
+                                      struct err *e);
 
 /* kv_dtype and attn_dtype name the same formats. */
 enum attn_dtype attn_dtype_of_kv(enum kv_dtype d);

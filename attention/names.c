@@ -6,8 +6,8 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[ATTN_DTYPES] = {
-    [ATTN_F32] = { "float32", 4 },  [ATTN_F16] = { "float16", 2 },
-    [ATTN_BF16] = { "bfloat16", 2 }, [ATTN_INT8] = { "int8", 1 },
+    [ATTN_F32] = { "float32", 4 },       [ATTN_F16] = { "float16", 2 },
+    [ATTN_BF16] = { "bfloat16", 2 },     [ATTN_INT8] = { "int8", 1 },
     [ATTN_E4M3] = { "float8e4m3fn", 1 }, [ATTN_I32] = { "int32", 4 },
 };
 
@@ -96,11 +96,9 @@ const char *attn_feature_name(enum attn_feature f)
 struct attn_tensor attn_view(void *data, enum attn_dtype dtype, int32_t rank, int64_t d0,
                              int64_t d1, int64_t d2, int64_t d3)
 {
-    return (struct attn_tensor){ .data = data,
-                                 .dtype = dtype,
-                                 .device = ATTN_HOST,
-                                 .rank = rank,
-                                 .shape = { d0, d1, d2, d3 } };
+    return (struct attn_tensor){
+        .data = data, .dtype = dtype, .device = ATTN_HOST, .rank = rank, .shape = { d0, d1, d2, d3 }
+    };
 }
 
 struct attn_attrs attn_attrs_default(int32_t num_heads, int32_t kv_num_heads)

@@ -55,12 +55,12 @@ struct kvpool_config {
     bool prefix_caching;
     uint32_t boundary_blocks; /* windowed groups: a reusable boundary every so many
                                * blocks; 0: 16 times the longest window          */
-    uint64_t hash_seed;      /* of the prefix index: fixed where replicas compare
-                              * hashes, random where tokens come from strangers  */
-    uint32_t max_pins;       /* pinned prefixes at once                          */
-    uint32_t pin_budget;     /* blocks they may hold; kvpool_can_ever_fit counts
-                              * them as taken, so that pins starve nobody        */
-    uint32_t hash_bits;      /* 0: all 128; fewer only to test collisions        */
+    uint64_t hash_seed;       /* of the prefix index: fixed where replicas compare
+                               * hashes, random where tokens come from strangers  */
+    uint32_t max_pins;        /* pinned prefixes at once                          */
+    uint32_t pin_budget;      /* blocks they may hold; kvpool_can_ever_fit counts
+                               * them as taken, so that pins starve nobody        */
+    uint32_t hash_bits;       /* 0: all 128; fewer only to test collisions        */
 };
 
 /* The layout is copied.  ERR_INVALID when a limit is 0, a slot number would not
@@ -84,8 +84,8 @@ struct kvpool_key {
  * always < n_tokens (at least one token is recomputed).
  * ERR_BUSY: max_seqs open.  ERR_LIMIT: n_tokens > max_seq_tokens. */
 MUST_USE enum err_code kvpool_open(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
-                                   const struct kvpool_key *key, seq_id *out,
-                                   uint32_t *n_cached, struct err *e);
+                                   const struct kvpool_key *key, seq_id *out, uint32_t *n_cached,
+                                   struct err *e);
 
 /* How the tokens of one kvpool_open divide: query = hit + the misses, by reason.
  * All 0 when nothing was looked up (no_lookup, or caching is off). */
@@ -152,16 +152,16 @@ const struct plan_copy *kvpool_take_copies(struct kvpool *p, uint32_t *n);
 
 /* Whether n_tokens in one sequence, chunk at a time, could ever fit an empty
  * pool; *need and *have in blocks. */
-bool kvpool_can_ever_fit(const struct kvpool *p, uint64_t n_tokens, uint32_t chunk,
-                         uint64_t *need, uint64_t *have);
+bool kvpool_can_ever_fit(const struct kvpool *p, uint64_t n_tokens, uint32_t chunk, uint64_t *need,
+                         uint64_t *have);
 
 struct kvpool_stats {
-    uint64_t n_blocks, n_free, n_cached, n_held, n_resting;      /* sum: total  */
+    uint64_t n_blocks, n_free, n_cached, n_held, n_resting; /* sum: total  */
     uint64_t group_held[KV_GROUPS];
     uint64_t n_seqs;
-    uint64_t tokens_held;     /* computed tokens over open sequences and groups */
-    uint64_t tokens_wasted;   /* unused slots in held, part-filled blocks       */
-    uint64_t query_tokens, hit_tokens;                          /* counters     */
+    uint64_t tokens_held;              /* computed tokens over open sequences and groups */
+    uint64_t tokens_wasted;            /* unused slots in held, part-filled blocks       */
+    uint64_t query_tokens, hit_tokens; /* counters     */
     uint64_t miss_never, miss_evicted, miss_salt, miss_granularity, miss_window;
     uint64_t evictions, copies, published;
     uint64_t oldest_cached_step; /* step at which the next victim was last used */
@@ -190,13 +190,7 @@ void kvpool_unpin(struct kvpool *p, uint32_t pin);
 /* Unpins what is due; returns how many. */
 uint32_t kvpool_expire_pins(struct kvpool *p, uint64_t now);
 
-enum kvpool_state {
-    KVPOOL_FREE,
-    KVPOOL_CACHED,
-    KVPOOL_RESTING,
-    KVPOOL_HELD,
-    KVPOOL_QUARANTINED
-};
+enum kvpool_state { KVPOOL_FREE, KVPOOL_CACHED, KVPOOL_RESTING, KVPOOL_HELD, KVPOOL_QUARANTINED };
 
 /* One block, for the block map. */
 struct kvpool_block {

@@ -73,8 +73,8 @@ static enum err_code load_plugin(struct backend *b, const struct model_options *
     return ERR_OK;
 }
 
-static enum err_code open_cuda(struct backend *b, struct ops *ops,
-                               const struct model_options *opt, struct err *e)
+static enum err_code open_cuda(struct backend *b, struct ops *ops, const struct model_options *opt,
+                               struct err *e)
 {
     const struct model_plugin *device = NULL;
     enum err_code rc = ERR_OK;

@@ -9,7 +9,7 @@
 #include "model/step/ops.h"
 
 struct backend {
-    struct attn_plugin *plugin;      /* NULL on the CPU                    */
+    struct attn_plugin *plugin;        /* NULL on the CPU                    */
     char note[ERR_MESSAGE_BYTES + 64]; /* why this backend; "" when asked for */
 };
 

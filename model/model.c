@@ -22,15 +22,15 @@ struct model {
     struct ops ops;
     struct weights weights;
     struct forward *forward;
-    struct sampler *sampler; /* NULL where the device samples */
+    struct sampler *sampler;     /* NULL where the device samples */
     struct step_resolve resolve; /* of the host's sampler */
     struct done {
         uint64_t step;
         uint32_t n_outputs;
         const struct sampled *sampled; /* NULL: the device has them */
-    } last, before;   /* forwarded last, and the one before */
-    uint32_t n_flight; /* of these not collected */
-    float *logits; /* host copy for model_logits */
+    } last, before;                    /* forwarded last, and the one before */
+    uint32_t n_flight;                 /* of these not collected */
+    float *logits;                     /* host copy for model_logits */
 };
 
 static enum err_code choose_length(struct model *m, const struct model_options *opt, struct err *e)
@@ -48,8 +48,7 @@ static enum err_code open_weights(struct model *m, const char *path, struct err 
 {
     struct checkpoint *ck;
     TRY(checkpoint_open(&ck, path, e));
-    enum err_code rc =
-        weights_load(&m->weights, &m->ops, &m->config, ck, m->info.max_model_len, e);
+    enum err_code rc = weights_load(&m->weights, &m->ops, &m->config, ck, m->info.max_model_len, e);
     checkpoint_close(ck);
     return rc;
 }
@@ -125,11 +124,12 @@ const struct model_info *model_describe(const struct model *m)
 static struct forward_limits forward_limits_of(const struct model *m,
                                                const struct model_limits *lim)
 {
-    return (struct forward_limits){ .n_blocks = lim->n_blocks, .max_tokens = lim->max_tokens,
-                                    .max_rows = lim->max_rows, .max_outputs = lim->max_outputs,
-                                    .max_seq_tokens = lim->max_seq_tokens
-                                                          ? lim->max_seq_tokens
-                                                          : m->info.max_model_len,
+    return (struct forward_limits){ .n_blocks = lim->n_blocks,
+                                    .max_tokens = lim->max_tokens,
+                                    .max_rows = lim->max_rows,
+                                    .max_outputs = lim->max_outputs,
+                                    .max_seq_tokens = lim->max_seq_tokens ? lim->max_seq_tokens
+                                                                          : m->info.max_model_len,
                                     .eager = lim->eager,
                                     .poison = lim->poison,
                                     .expand_from = lim->expand_from };
@@ -155,7 +155,8 @@ enum err_code model_memory(struct model *m, const struct model_limits *lim,
         return rc;
     out->total_bytes = after.total_bytes;
     out->free_bytes = after.free_bytes;
-    out->step_bytes = before.free_bytes > after.free_bytes ? before.free_bytes - after.free_bytes : 0;
+    out->step_bytes =
+        before.free_bytes > after.free_bytes ? before.free_bytes - after.free_bytes : 0;
     return ERR_OK;
 }
 
@@ -220,8 +221,8 @@ const float *model_logits(struct model *m)
         return forward_logits(m->forward);
     free(m->logits);
     m->logits = malloc(bytes + 1);
-    if (m->logits == NULL || m->ops.download(m->ops.self, m->logits, forward_logits(m->forward),
-                                             bytes, NULL) != ERR_OK)
+    if (m->logits == NULL ||
+        m->ops.download(m->ops.self, m->logits, forward_logits(m->forward), bytes, NULL) != ERR_OK)
         return NULL;
     return m->logits;
 }

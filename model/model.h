@@ -31,10 +31,10 @@ struct model_options {
 };
 
 struct model_limits {
-    uint32_t n_blocks;     /* KV pool                         */
-    uint32_t max_tokens;   /* a step                          */
-    uint32_t max_rows;     /* a step                          */
-    uint32_t max_outputs;  /* logits rows a step              */
+    uint32_t n_blocks;       /* KV pool                         */
+    uint32_t max_tokens;     /* a step                          */
+    uint32_t max_rows;       /* a step                          */
+    uint32_t max_outputs;    /* logits rows a step              */
     uint32_t max_seq_tokens; /* of one sequence; 0: max_model_len */
     bool eager;              /* capture nothing                 */
     bool poison;             /* debugging: KV blocks hold NaN until they are stored to
@@ -58,16 +58,16 @@ struct model_generation {
 };
 
 struct model_info {
-    const char *architecture;   /* "LlamaForCausalLM" */
-    const char *backend;        /* "cpu" or "cuda"    */
-    const char *dtype;          /* "float32", ...     */
-    bool async;                 /* model_forward returns before the step is done */
-    const char *device_note;    /* why this backend; "" when asked for */
-    uint32_t vocab_size;        /* rows of the head: ids are 0..vocab_size-1 */
-    uint32_t max_model_len;     /* served context     */
+    const char *architecture; /* "LlamaForCausalLM" */
+    const char *backend;      /* "cpu" or "cuda"    */
+    const char *dtype;        /* "float32", ...     */
+    bool async;               /* model_forward returns before the step is done */
+    const char *device_note;  /* why this backend; "" when asked for */
+    uint32_t vocab_size;      /* rows of the head: ids are 0..vocab_size-1 */
+    uint32_t max_model_len;   /* served context     */
     uint32_t n_eos;
-    const int32_t *eos;         /* config and generation_config, merged */
-    int32_t bos;                /* -1: none           */
+    const int32_t *eos; /* config and generation_config, merged */
+    int32_t bos;        /* -1: none           */
     uint64_t weight_bytes, n_parameters;
     struct model_generation generation;
     struct kv_layout layout;
@@ -92,21 +92,19 @@ MUST_USE enum err_code model_memory(struct model *m, const struct model_limits *
 
 /* Allocate slabs and scratch; on a device, capture the steps that are replayed.
  * Once. */
-MUST_USE enum err_code model_start(struct model *m, const struct model_limits *lim,
-                                   struct err *e);
+MUST_USE enum err_code model_start(struct model *m, const struct model_limits *lim, struct err *e);
 
 /* Compute one step: block copies, forward of every token, logits where the plan
  * asks, sampling. The CPU backend has finished on return; a GPU one may still
  * run.  The plan is not read afterwards.  Its token_from needs step - 1 to be the
  * last one forwarded.  ERR_CONFLICT: two steps are not collected.  ERR_GPU or
  * ERR_NOMEM: the step did not happen. */
-MUST_USE enum err_code model_forward(struct model *m, const struct step_plan *plan,
-                                     struct err *e);
+MUST_USE enum err_code model_forward(struct model *m, const struct step_plan *plan, struct err *e);
 
 /* Wait for step `step`, the oldest not collected, and take its results,
  * [plan->n_outputs], borrowed until the second model_forward from now. */
-MUST_USE enum err_code model_collect(struct model *m, uint64_t step,
-                                     const struct sampled **out, struct err *e);
+MUST_USE enum err_code model_collect(struct model *m, uint64_t step, const struct sampled **out,
+                                     struct err *e);
 
 /* Logits of the last step's outputs, once it is collected, [n_outputs,
  * vocab_size] float32, before bias and penalties; borrowed until the next

@@ -23,8 +23,7 @@ static void make_printable(char *s)
     }
 }
 
-static void fill(struct err *e, enum err_code code, const char *param, const char *fmt,
-                 va_list ap)
+static void fill(struct err *e, enum err_code code, const char *param, const char *fmt, va_list ap)
 {
     e->code = code;
     snprintf(e->param, sizeof e->param, "%s", param);
@@ -44,8 +43,8 @@ enum err_code err_set(struct err *e, enum err_code code, const char *fmt, ...)
     return code;
 }
 
-enum err_code err_set_param(struct err *e, enum err_code code, const char *param,
-                            const char *fmt, ...)
+enum err_code err_set_param(struct err *e, enum err_code code, const char *param, const char *fmt,
+                            ...)
 {
     if (e != NULL) {
         va_list ap;

@@ -9,7 +9,7 @@
 #define PROTO_ERR_H
 
 #if defined(__GNUC__)
-#define MUST_USE __attribute__((warn_unused_result))
+#define MUST_USE               __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define MUST_USE
@@ -45,12 +45,11 @@ struct err {
 
 /* Fill *e (when not NULL) and return code, so `return err_set(...)` works.
  * Bytes of the formatted text that are not printable UTF-8 become '?'. */
-enum err_code err_set(struct err *e, enum err_code code, const char *fmt, ...)
-    PRINTF_LIKE(3, 4);
+enum err_code err_set(struct err *e, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* The same, naming the request field (or tensor, or file) at fault. */
-enum err_code err_set_param(struct err *e, enum err_code code, const char *param,
-                            const char *fmt, ...) PRINTF_LIKE(4, 5);
+enum err_code err_set_param(struct err *e, enum err_code code, const char *param, const char *fmt,
+                            ...) PRINTF_LIKE(4, 5);
 
 /* ERR_NOMEM with the standard message: what was wanted, and its size. */
 enum err_code err_nomem(struct err *e, const char *what, unsigned long long n_bytes);

@@ -49,8 +49,8 @@ static uint64_t owed_blocks(const struct sched *s, bool whole)
         const struct seq *q = s->run[i];
         uint64_t want = blocks_for(s, wanted_tokens(s, q, whole), q->known - q->computed);
         /* A ring replaces what it shares; a fork copies its last block. */
-        uint64_t has = whole && s->windowed ? kvpool_gain(s->pool, q->sid)
-                                            : kvpool_held(s->pool, q->sid);
+        uint64_t has =
+            whole && s->windowed ? kvpool_gain(s->pool, q->sid) : kvpool_held(s->pool, q->sid);
         if (want > has)
             sum += want - has;
         if (q->req->r.n > 1)
@@ -79,8 +79,7 @@ struct seq *admit_next(struct sched *s)
 {
     struct seq *back = s->queue.resume_first;
     struct level *l = s->queue.first;
-    if (l == NULL ||
-        (back != NULL && queue_priority(&s->queue, back->req) <= l->priority))
+    if (l == NULL || (back != NULL && queue_priority(&s->queue, back->req) <= l->priority))
         return back;
     struct req *r = queue_peek(&s->queue);
     return &r->seq[r->lead];
@@ -90,7 +89,7 @@ struct seq *admit_next(struct sched *s)
 struct start {
     struct seq *q;
     bool whole;
-    uint64_t want;     /* blocks over its whole table */
+    uint64_t want; /* blocks over its whole table */
     uint32_t n_cached;
     struct policy_room room;
 };

@@ -58,8 +58,7 @@ static const char *const not_finite = "the model's logits were not finite";
 
 static void end(struct sched *s, struct seq *q, enum finish why, int32_t token)
 {
-    seq_finish(s, q, why, why == FINISH_STOP ? token : -1,
-               why == FINISH_ERROR ? not_finite : NULL);
+    seq_finish(s, q, why, why == FINISH_STOP ? token : -1, why == FINISH_ERROR ? not_finite : NULL);
 }
 
 /* A sibling's first token.  The parent's blocks hold the prompt; without a row

@@ -29,24 +29,24 @@ struct seq {
     struct req *req;
     uint32_t choice;
     enum seq_state state;
-    seq_id sid;             /* RUN only                                           */
-    int32_t *hist;          /* owned; prompt and output, [known] of [cap]; NULL
-                             * until first admitted                               */
+    seq_id sid;    /* RUN only                                           */
+    int32_t *hist; /* owned; prompt and output, [known] of [cap]; NULL
+                    * until first admitted                               */
     uint32_t known, cap;
-    uint32_t computed;      /* tokens in KV                                       */
-    uint32_t planned;       /* of the step being planned                          */
-    uint32_t flight;        /* of the steps in flight                             */
-    uint32_t due;           /* tokens that the steps in flight will sample for it */
-    uint32_t due_output;    /* with due: which output of the last launched step   */
+    uint32_t computed;   /* tokens in KV                                       */
+    uint32_t planned;    /* of the step being planned                          */
+    uint32_t flight;     /* of the steps in flight                             */
+    uint32_t due;        /* tokens that the steps in flight will sample for it */
+    uint32_t due_output; /* with due: which output of the last launched step   */
     uint32_t n_output;
     uint32_t n_preempted;
-    uint32_t lost;          /* tokens whose KV a preemption dropped               */
-    uint64_t passed;        /* see policy_prompt                                  */
-    uint32_t hit;           /* tokens found cached at hit_step, while waiting     */
+    uint32_t lost;   /* tokens whose KV a preemption dropped               */
+    uint64_t passed; /* see policy_prompt                                  */
+    uint32_t hit;    /* tokens found cached at hit_step, while waiting     */
     uint64_t hit_step;
-    bool failed;            /* out of memory while planning: ends with the plan   */
-    uint64_t first_us;      /* clock at its first token                           */
-    struct seq *prev, *next;/* resume list                                        */
+    bool failed;             /* out of memory while planning: ends with the plan   */
+    uint64_t first_us;       /* clock at its first token                           */
+    struct seq *prev, *next; /* resume list                                        */
 };
 
 struct flow;
@@ -61,16 +61,16 @@ struct req {
     uint32_t lp_next;             /* next prompt position whose score is due;
                                    * n_prompt when none is                        */
     uint32_t n_cached;
-    struct kvpool_lookup found;   /* by its first start                           */
-    bool looked_up;               /* its prefix was counted once                  */
+    struct kvpool_lookup found;      /* by its first start                           */
+    bool looked_up;                  /* its prefix was counted once                  */
     uint64_t retry_step, retry_idle; /* refused admission: do not look before     */
     struct flow *flow;               /* while waiting for its first admission     */
     struct tenant *tenant;
     struct req *wait_prev, *wait_next; /* in its flow                             */
-    struct req *id_next;             /* hash chain                                */
-    struct req *prev, *next;         /* all live requests, by arrival             */
-    uint64_t last_step;              /* a zombie: no later step names it          */
-    struct seq seq[];                /* [r.n]                                     */
+    struct req *id_next;               /* hash chain                                */
+    struct req *prev, *next;           /* all live requests, by arrival             */
+    uint64_t last_step;                /* a zombie: no later step names it          */
+    struct seq seq[];                  /* [r.n]                                     */
 };
 
 /* --- queue.c: who waits, in which order -------------------------------- */
@@ -103,8 +103,8 @@ struct queue {
     struct level *first; /* ascending priority */
     struct tenant **tenant;
     struct req **id;
-    uint32_t mask;       /* of both tables */
-    uint32_t n_waiting;  /* requests never admitted yet */
+    uint32_t mask;      /* of both tables */
+    uint32_t n_waiting; /* requests never admitted yet */
     uint64_t n_waiting_tokens;
     uint32_t n_tenants;
     struct req *oldest, *newest;
@@ -142,10 +142,10 @@ struct row {
 
 /* A step being planned or in flight. */
 struct step {
-    struct row *row;      /* [n_rows] of [max_num_seqs] */
+    struct row *row;              /* [n_rows] of [max_num_seqs] */
     uint32_t n_rows, n_live_rows; /* the latter without those dropped while planning */
-    struct seq **out_seq; /* [max_outputs] whom each output belongs to */
-    uint32_t n_outputs;   /* planned so far */
+    struct seq **out_seq;         /* [max_outputs] whom each output belongs to */
+    uint32_t n_outputs;           /* planned so far */
     struct plan_buffer plan;
     uint32_t n_decodes, n_prompt_tokens;
     uint32_t n_preempted; /* while it was planned */
@@ -162,20 +162,20 @@ struct sched {
     uint64_t (*now_us)(void *);
     void *clock_ctx;
     struct sched_sink sink;
-    bool windowed;        /* some group has a window */
+    bool windowed; /* some group has a window */
 
     struct queue queue;
-    struct seq **run;     /* [n_run] of [max_num_seqs] */
+    struct seq **run; /* [n_run] of [max_num_seqs] */
     uint32_t n_run;
-    uint32_t turn;        /* rotates who goes first when the budget is short */
+    uint32_t turn; /* rotates who goes first when the budget is short */
     uint64_t arrivals, step;
     uint64_t n_blocks;
 
     struct step steps[STEPS]; /* step n is steps[n % STEPS]; the second only with
                                * cfg.overlap */
-    struct step *now;     /* being planned */
-    uint32_t n_flight;    /* the last launched steps, not yet committed or aborted */
-    bool busy;            /* inside a callback: no public call may come */
+    struct step *now;         /* being planned */
+    uint32_t n_flight;        /* the last launched steps, not yet committed or aborted */
+    bool busy;                /* inside a callback: no public call may come */
     uint32_t block_shift;
     struct policy_pace pace;
 
@@ -184,7 +184,7 @@ struct sched {
     struct policy_prompt *part;   /* scratch, [max_num_seqs] */
     seq_id *sid;                  /* [max_num_seqs] of the plan's rows */
 
-    struct req *zombies;  /* ended, latest first; freed when their last step has ended */
+    struct req *zombies; /* ended, latest first; freed when their last step has ended */
     struct sched_stats stats;
     struct err last_violation;
 };

@@ -27,8 +27,8 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
         .max_rows = max_rows,
         .max_outputs = max_outputs,
         .block_tokens = lay->block_tokens,
-        .max_cols = (uint32_t)(((uint64_t)max_model_len + lay->block_tokens - 1) /
-                               lay->block_tokens),
+        .max_cols =
+            (uint32_t)(((uint64_t)max_model_len + lay->block_tokens - 1) / lay->block_tokens),
     };
     while (1u << b->block_shift < lay->block_tokens)
         b->block_shift++;
@@ -39,8 +39,8 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
     b->cu_seqlens = array((uint64_t)max_rows + 1, sizeof(int32_t), &bytes);
     b->past_seqlens = array(max_rows, sizeof(int32_t), &bytes);
     b->output = array(max_outputs, sizeof *b->output, &bytes);
-    bool ok = b->token && b->token_from && b->position && b->cu_seqlens && b->past_seqlens &&
-              b->output;
+    bool ok =
+        b->token && b->token_from && b->position && b->cu_seqlens && b->past_seqlens && b->output;
     for (uint32_t g = 0; g < lay->n_groups; g++) {
         b->slot_mapping[g] = array(max_tokens, sizeof(int32_t), &bytes);
         b->block_table[g] = array((uint64_t)max_rows * b->max_cols, sizeof(blk_id), &bytes);

@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 enum {
-    POLICY_PROTECT_AFTER = 3,     /* preemptions after which a request is protected  */
-    POLICY_LOOK_AHEAD_TOKENS = 64,/* room a row should have beyond its known tokens  */
-    POLICY_QUANTUM_TOKENS = 512,  /* a tenant's share in one round                   */
-    POLICY_MAX_DEBT_TOKENS = 32768,/* most a tenant can owe for output already served */
-    POLICY_MIN_CHUNK_TOKENS = 16  /* a latency target never goes below this          */
+    POLICY_PROTECT_AFTER = 3,       /* preemptions after which a request is protected  */
+    POLICY_LOOK_AHEAD_TOKENS = 64,  /* room a row should have beyond its known tokens  */
+    POLICY_QUANTUM_TOKENS = 512,    /* a tenant's share in one round                   */
+    POLICY_MAX_DEBT_TOKENS = 32768, /* most a tenant can owe for output already served */
+    POLICY_MIN_CHUNK_TOKENS = 16    /* a latency target never goes below this          */
 };
 
 /* --- part-done prompts ------------------------------------------------- */

@@ -177,8 +177,8 @@ static enum err_code check_request(const struct sched *s, const struct sched_req
     uint32_t most = r->max_tokens == 0 ? c->max_model_len : c->max_model_len - 1;
     if (r->n_prompt > most)
         return err_set_param(e, ERR_LIMIT, "prompt",
-                             "prompt: %u tokens; at most %u of the %u tokens of context", r->n_prompt,
-                             most, c->max_model_len);
+                             "prompt: %u tokens; at most %u of the %u tokens of context",
+                             r->n_prompt, most, c->max_model_len);
     uint32_t rest = c->max_model_len - r->n_prompt;
     *limit = r->max_tokens < rest ? r->max_tokens : rest;
     uint64_t longest = (uint64_t)r->n_prompt + (*limit > 0 ? *limit - 1 : 0);
@@ -256,16 +256,15 @@ const struct err *sched_last_violation(const struct sched *s)
     return s->stats.ledger_violations > 0 ? &s->last_violation : NULL;
 }
 
-void sched_each(const struct sched *s, void (*fn)(void *ctx, const struct sched_live *r),
-                void *ctx)
+void sched_each(const struct sched *s, void (*fn)(void *ctx, const struct sched_live *r), void *ctx)
 {
     uint64_t now = s->now_us(s->clock_ctx);
     for (const struct req *r = s->queue.oldest; r != NULL; r = r->next) {
         struct sched_live live = { .id = r->r.id,
                                    .n_prompt = r->r.n_prompt,
                                    .priority = r->r.priority,
-                                   .waited_us = (r->start_us != 0 ? r->start_us : now) -
-                                                r->submit_us };
+                                   .waited_us =
+                                       (r->start_us != 0 ? r->start_us : now) - r->submit_us };
         for (uint32_t i = 0; i < r->r.n; i++) {
             const struct seq *q = &r->seq[i];
             live.running = live.running || q->state == SEQ_RUN;

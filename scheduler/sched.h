@@ -7,8 +7,8 @@
  *
  * A step is a transaction:  sched_next -> (compute) -> sched_commit, or
  * sched_abort when the compute failed.  With overlap the next one may be planned
- * before the one in flight is committed; steps end in the order of their plans.  There is no prefill or decode phase,
- * only tokens computed catching up with tokens known. */
+ * before the one in flight is committed; steps end in the order of their plans.  There is no
+ * prefill or decode phase, only tokens computed catching up with tokens known. */
 #ifndef SCHEDULER_SCHED_H
 #define SCHEDULER_SCHED_H
 
@@ -35,18 +35,18 @@ struct sched_config {
     uint32_t long_prefill_threshold; /* cap of one prompt's chunk; 0: budget    */
     uint32_t max_partial_prefills;   /* prompts part-done at once; >= 1         */
     enum sched_policy policy;
-    uint32_t itl_target_us;          /* 0: off; else prefill chunks are sized by
-                                      * measured step times                     */
-    uint32_t max_outputs;            /* plan_outputs a step, >= max_num_seqs; 0:
-                                      * max(256, 2 * max_num_seqs); n of a request
-                                      * is at most max_outputs - max_num_seqs + 1 */
-    uint32_t look_ahead_tokens;      /* room a row should have to grow before another
-                                      * starts; 0: 64; 1: none, preempt instead  */
-    enum sched_preempt preempt;      /* who goes when blocks run out             */
-    bool overlap;                    /* the next step may be planned while one is in
-                                      * flight: plans may have token_from        */
-    uint32_t check_every;            /* steps between ledger checks; 0: 1 in
-                                      * debug builds, 4096 in release           */
+    uint32_t itl_target_us;     /* 0: off; else prefill chunks are sized by
+                                 * measured step times                     */
+    uint32_t max_outputs;       /* plan_outputs a step, >= max_num_seqs; 0:
+                                 * max(256, 2 * max_num_seqs); n of a request
+                                 * is at most max_outputs - max_num_seqs + 1 */
+    uint32_t look_ahead_tokens; /* room a row should have to grow before another
+                                 * starts; 0: 64; 1: none, preempt instead  */
+    enum sched_preempt preempt; /* who goes when blocks run out             */
+    bool overlap;               /* the next step may be planned while one is in
+                                 * flight: plans may have token_from        */
+    uint32_t check_every;       /* steps between ledger checks; 0: 1 in
+                                 * debug builds, 4096 in release           */
 };
 
 enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
@@ -56,12 +56,12 @@ enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_
 struct sched_request {
     req_id id;
     const int32_t *prompt;
-    uint32_t n_prompt;      /* >= 1 */
-    uint32_t max_tokens;    /* per sequence, >= 1; 0 allowed with prompt_logprobs */
-    uint32_t n;             /* sequences, >= 1 */
-    bool prompt_logprobs;   /* an event per prompt token, first position excluded */
-    int32_t priority;       /* lower first (vLLM's meaning) */
-    uint64_t tenant;        /* fairness key: hash of the API key; 0: none */
+    uint32_t n_prompt;    /* >= 1 */
+    uint32_t max_tokens;  /* per sequence, >= 1; 0 allowed with prompt_logprobs */
+    uint32_t n;           /* sequences, >= 1 */
+    bool prompt_logprobs; /* an event per prompt token, first position excluded */
+    int32_t priority;     /* lower first (vLLM's meaning) */
+    uint64_t tenant;      /* fairness key: hash of the API key; 0: none */
     struct kvpool_key key;
     const struct sample_params *params;
 };
@@ -80,16 +80,16 @@ enum sched_event_kind {
 struct sched_event {
     enum sched_event_kind kind;
     req_id id;
-    uint32_t choice;          /* 0..n-1 */
-    uint32_t position;        /* of the token in the sequence */
-    const struct sampled *out;/* borrowed for the callback; NULL for DONE */
-    enum finish finish;       /* DONE only */
-    int32_t stop_id;          /* DONE by FINISH_STOP: the id that stopped it; else -1 */
+    uint32_t choice;           /* 0..n-1 */
+    uint32_t position;         /* of the token in the sequence */
+    const struct sampled *out; /* borrowed for the callback; NULL for DONE */
+    enum finish finish;        /* DONE only */
+    int32_t stop_id;           /* DONE by FINISH_STOP: the id that stopped it; else -1 */
     uint32_t n_prompt, n_output, n_cached, n_preempted; /* DONE and TOKEN */
-    struct kvpool_lookup found; /* DONE and TOKEN: the request's first start's; all 0
-                                 * before it */
-    uint64_t queued_us, prefill_us, decode_us;          /* DONE */
-    const char *message;      /* DONE by FINISH_ERROR: why, borrowed */
+    struct kvpool_lookup found;                /* DONE and TOKEN: the request's first start's; all 0
+                                                * before it */
+    uint64_t queued_us, prefill_us, decode_us; /* DONE */
+    const char *message;                       /* DONE by FINISH_ERROR: why, borrowed */
 };
 
 /* The callback must not call the scheduler; it may be called by sched_cancel,
@@ -114,8 +114,7 @@ void sched_destroy(struct sched *s);
  * can never fit the pool (both numbers).  ERR_INVALID: a count is out of range.
  * ERR_CONFLICT: the id is live.  ERR_NOMEM.  Nothing changed on error.  Output
  * is cut at max_model_len with FINISH_LENGTH. */
-MUST_USE enum err_code sched_submit(struct sched *s, const struct sched_request *r,
-                                    struct err *e);
+MUST_USE enum err_code sched_submit(struct sched *s, const struct sched_request *r, struct err *e);
 
 /* End a request (choice < 0) or one of its sequences now; its DONE events come
  * with FINISH_CANCELLED before this returns.  Unknown ids are ignored: false.
@@ -139,10 +138,10 @@ void sched_abort(struct sched *s, const struct step_plan *plan, const struct err
 struct sched_stats {
     uint32_t n_running, n_waiting;
     uint64_t n_waiting_tokens;
-    uint64_t steps, tokens_prompt, tokens_prompt_cached, tokens_output;  /* counters */
+    uint64_t steps, tokens_prompt, tokens_prompt_cached, tokens_output; /* counters */
     uint64_t preemptions, tokens_recomputed;
-    uint64_t finished[FINISH_ERROR + 1];                     /* sequences */
-    uint64_t ledger_violations; /* checks that failed */
+    uint64_t finished[FINISH_ERROR + 1]; /* sequences */
+    uint64_t ledger_violations;          /* checks that failed */
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
 /* The last failed ledger check, borrowed; NULL when there was none. */

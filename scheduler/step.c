@@ -120,7 +120,8 @@ static struct seq *pick_victim(struct sched *s, uint32_t want)
             .arrival = q->req->arrival,
         };
     }
-    int32_t i = policy_pick_victim(s->victim, s->n_run, want, s->cfg.preempt == SCHED_PREEMPT_LATEST);
+    int32_t i =
+        policy_pick_victim(s->victim, s->n_run, want, s->cfg.preempt == SCHED_PREEMPT_LATEST);
     return i < 0 ? NULL : s->run[i];
 }
 
@@ -267,8 +268,7 @@ static void note_passed(struct sched *s, uint32_t budget)
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
         uint32_t left = seq_left(q);
-        if (left > 1 &&
-            q->planned < policy_chunk(left, s->cfg.long_prefill_threshold, budget))
+        if (left > 1 && q->planned < policy_chunk(left, s->cfg.long_prefill_threshold, budget))
             q->passed += given - q->planned;
     }
 }

@@ -103,8 +103,8 @@ static enum err_code open_template(struct srv *srv, struct err *e)
     if (rc == ERR_OK && text) {
         rc = chat_template_parse(&srv->chat, "chat template", text, e);
         /* It looks into content parts itself when it asks for their type. */
-        srv->chat_takes_parts = strstr(text, "['type']") || strstr(text, "[\"type\"]") ||
-                                strstr(text, ".type ==");
+        srv->chat_takes_parts =
+            strstr(text, "['type']") || strstr(text, "[\"type\"]") || strstr(text, ".type ==");
         if (rc != ERR_OK && given == NULL) {
             srv_logf(&srv->log, SRV_WARNING, "no chat: %s", e->message);
             rc = ERR_OK; /* completions work without it */

@@ -74,8 +74,8 @@ static void say_ready(const struct srv *srv)
     if (m->device_note[0])
         srv_logf(&srv->log, SRV_INFO, "%s", m->device_note);
     printf("ready: %s serves %s (%s, %s, %u KV blocks of %u tokens, context %u) after %.2f s\n",
-           listener_url(srv->listener), srv->model_name, m->backend, m->dtype,
-           srv->n_kv_blocks, m->layout.block_tokens, srv->max_model_len,
+           listener_url(srv->listener), srv->model_name, m->backend, m->dtype, srv->n_kv_blocks,
+           m->layout.block_tokens, srv->max_model_len,
            (double)(srv_now_us() - srv->started_us) / 1e6);
     fflush(stdout);
 }

@@ -16,7 +16,8 @@ enum err_code srv_metrics_init(struct srv_metrics *m, const struct serving_metri
         { &m->blocks_cached, "quire_kv_blocks", blocks, "cached" },
         { &m->blocks_held, "quire_kv_blocks", blocks, "held" },
         { &m->blocks_resting, "quire_kv_blocks", blocks, "resting" },
-        { &m->tokens_wasted, "quire_kv_tokens_wasted", "Unused slots of part-filled blocks.", NULL },
+        { &m->tokens_wasted, "quire_kv_tokens_wasted", "Unused slots of part-filled blocks.",
+          NULL },
         { &m->connections, "quire_connections", "Open client connections.", NULL },
         { &m->start_time, "quire_start_time_seconds", "When the model was ready.", NULL },
     };
@@ -30,7 +31,8 @@ enum err_code srv_metrics_init(struct srv_metrics *m, const struct serving_metri
           "Tokens computed again after a preemption." },
         { &m->steps, "quire_steps_total", "Steps planned." },
         { &m->step_faults, "quire_step_faults_total", "Steps whose computation failed." },
-        { &m->ledger_violations, "quire_ledger_violations_total", "Failed checks of the KV ledger." },
+        { &m->ledger_violations, "quire_ledger_violations_total",
+          "Failed checks of the KV ledger." },
     };
     struct prom_label labels[] = { { "model_name", c->model_name }, { "state", NULL } };
     enum err_code rc;

@@ -78,10 +78,10 @@ static const struct opt_rule rules[] = {
 
     { "max-num-seqs", OPT_COUNT, AT(max_num_seqs), 1, 65536, NULL, "256",
       "sequences running at once" },
-    { "max-num-batched-tokens", OPT_COUNT, AT(max_num_batched_tokens), 0, 1 << 20, "auto",
-      "auto", "tokens computed in a step; auto: 512 on a CPU, else 2048" },
-    { "long-prefill-token-threshold", OPT_COUNT, AT(long_prefill_threshold), 0, 1 << 20, NULL,
-      "0", "most tokens of one prompt in a step; 0: the step's budget" },
+    { "max-num-batched-tokens", OPT_COUNT, AT(max_num_batched_tokens), 0, 1 << 20, "auto", "auto",
+      "tokens computed in a step; auto: 512 on a CPU, else 2048" },
+    { "long-prefill-token-threshold", OPT_COUNT, AT(long_prefill_threshold), 0, 1 << 20, NULL, "0",
+      "most tokens of one prompt in a step; 0: the step's budget" },
     { "max-num-partial-prefills", OPT_COUNT, AT(max_partial_prefills), 1, 65536, NULL, "1",
       "prompts part-computed at once" },
     { "look-ahead-tokens", OPT_COUNT, AT(look_ahead_tokens), 1, 1 << 20, NULL, "64",
@@ -136,8 +136,7 @@ static const struct opt_rule rules[] = {
     { "log-format", OPT_CHOICE, AT(log_format), 0, 0, "text|json", "text", "form of log lines" },
     { "enable-log-requests", OPT_FLAG, AT(log_requests), 0, 0, NULL, "true",
       "log one line a request, at its end" },
-    { "plan", OPT_FLAG, AT(plan), 0, 0, NULL, "false",
-      "print the memory arithmetic and exit" },
+    { "plan", OPT_FLAG, AT(plan), 0, 0, NULL, "false", "print the memory arithmetic and exit" },
     { "help", OPT_FLAG, AT(help), 0, 0, NULL, "false", "print this and exit" },
     { "version", OPT_FLAG, AT(version), 0, 0, NULL, "false", "print the version and exit" },
 };
@@ -150,9 +149,12 @@ static const struct {
     const char *name;
     char form;
 } without_effect[] = {
-    { "trust-remote-code", 'f' },      { "enable-chunked-prefill", 'f' },
-    { "disable-log-stats", 'f' },      { "disable-log-requests", 'f' },
-    { "swap-space", 'v' },             { "enable-prompt-tokens-details", 'f' },
+    { "trust-remote-code", 'f' },
+    { "enable-chunked-prefill", 'f' },
+    { "disable-log-stats", 'f' },
+    { "disable-log-requests", 'f' },
+    { "swap-space", 'v' },
+    { "enable-prompt-tokens-details", 'f' },
     { "prefix-caching-hash-algo", 'v' },
 };
 
@@ -204,8 +206,7 @@ enum err_code srv_parse_size(const char *text, uint64_t *out, struct err *e)
     *out = (uint64_t)v;
     return ERR_OK;
 bad:
-    return err_set(e, ERR_INVALID, "%s: not a whole number such as 4096, 128k, 128K or 1.5G",
-                   text);
+    return err_set(e, ERR_INVALID, "%s: not a whole number such as 4096, 128k, 128K or 1.5G", text);
 }
 
 uint32_t srv_edit_distance(const char *a, const char *b)
@@ -281,16 +282,16 @@ static int find_word(const char *words, const char *word)
     return -1;
 }
 
-static enum err_code apply_count(struct srv_options *o, const struct opt_rule *r,
-                                 const char *value, struct err *e)
+static enum err_code apply_count(struct srv_options *o, const struct opt_rule *r, const char *value,
+                                 struct err *e)
 {
     uint64_t *slot = (uint64_t *)((char *)o + r->at), v = 0;
 
     if (!(r->words && (strcmp(value, r->words) == 0 || strcmp(value, "-1") == 0))) {
         enum err_code rc = srv_parse_size(value, &v, NULL);
         if (rc != ERR_OK)
-            return err_set_param(e, rc, r->name, "--%s: \"%s\" is not a number%s%s", r->name,
-                                 value, r->words ? " or " : "", r->words ? r->words : "");
+            return err_set_param(e, rc, r->name, "--%s: \"%s\" is not a number%s%s", r->name, value,
+                                 r->words ? " or " : "", r->words ? r->words : "");
         if ((double)v < r->lo || (double)v > r->hi)
             return err_set_param(e, ERR_INVALID, r->name, "--%s: %s is outside %.0f to %.0f",
                                  r->name, value, r->lo, r->hi);
@@ -343,8 +344,8 @@ static enum err_code apply(struct srv_options *o, const struct opt_rule *r, cons
         double v = strtod(value, &end);
         if (end == value || *end != '\0' || !(v >= r->lo && v <= r->hi))
             return err_set_param(e, ERR_INVALID, r->name,
-                                 "--%s: \"%s\" is not a number of %g to %g", r->name, value,
-                                 r->lo, r->hi);
+                                 "--%s: \"%s\" is not a number of %g to %g", r->name, value, r->lo,
+                                 r->hi);
         *(double *)base = v;
         return ERR_OK;
     }
@@ -513,7 +514,9 @@ static enum err_code flag(struct srv_options *o, char *const argv[], int argc, i
     name[n] = '\0';
     dashes(name);
     if (argv[*i][1] != '-') {
-        const char *full = strcmp(name, "h") == 0 ? "help" : strcmp(name, "V") == 0 ? "version" : "";
+        const char *full = strcmp(name, "h") == 0   ? "help"
+                           : strcmp(name, "V") == 0 ? "version"
+                                                    : "";
         if (*full == '\0')
             return err_set(e, ERR_INVALID, "%s: unknown option; --help lists them", argv[*i]);
         strcpy(name, full);

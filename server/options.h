@@ -35,20 +35,21 @@ struct srv_options {
     uint64_t port;
     struct srv_list api_keys, admin_keys;
 
-    int dtype, device;         /* enum model_dtype, enum model_device         */
+    int dtype, device; /* enum model_dtype, enum model_device         */
     uint64_t max_model_len, block_size, kv_bytes, n_blocks, threads;
-    double gpu_share;          /* of device memory                            */
-    bool eager;                /* no captured steps                           */
-    bool poison;               /* KV blocks hold NaN before they are used     */
-    int overlap;               /* enum srv_overlap                            */
+    double gpu_share; /* of device memory                            */
+    bool eager;       /* no captured steps                           */
+    bool poison;      /* KV blocks hold NaN before they are used     */
+    int overlap;      /* enum srv_overlap                            */
     bool prefix_caching;
-    double pin_budget;         /* share of the KV blocks for pins             */
+    double pin_budget; /* share of the KV blocks for pins             */
     uint64_t max_pins, step_history;
-    int generation_config;     /* 0: the model's defaults, 1: none            */
+    int generation_config; /* 0: the model's defaults, 1: none            */
 
     uint64_t max_num_seqs, max_num_batched_tokens, long_prefill_threshold;
-    uint64_t max_partial_prefills, look_ahead_tokens, max_queued_reqs, max_queued_tokens, itl_target_ms;
-    int policy;                /* enum sched_policy                           */
+    uint64_t max_partial_prefills, look_ahead_tokens, max_queued_reqs, max_queued_tokens,
+        itl_target_ms;
+    int policy; /* enum sched_policy                           */
 
     uint64_t max_logprobs, stream_interval, seed;
     bool seed_given, force_include_usage, request_id_headers;
@@ -64,7 +65,7 @@ struct srv_options {
     const char *ignored[SRV_LIST_MAX]; /* accepted flags that change nothing here */
     uint32_t n_ignored;
 
-    struct srv_text *texts;    /* owned strings, a list */
+    struct srv_text *texts; /* owned strings, a list */
 };
 
 /* Fill *out from defaults, file, environment (envp: NAME=VALUE, NULL-ended)

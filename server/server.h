@@ -46,8 +46,8 @@ struct srv {
     struct oai_defaults defaults;
     const char *model_name; /* the first served name */
     uint32_t max_model_len;
-    uint64_t salt_key;      /* of this process: hashes of salts are not guessable */
-    uint64_t hash_seed;     /* nor are those of the prefix index */
+    uint64_t salt_key;  /* of this process: hashes of salts are not guessable */
+    uint64_t hash_seed; /* nor are those of the prefix index */
     struct srv_metrics metrics;
     struct engine *engine; /* NULL while loading */
     struct engine *loaded_engine;
@@ -64,15 +64,15 @@ struct srv {
     struct listener *listener;
     struct conn *conns, *dirty;
     uint32_t n_conns;
-    struct gen *gens;      /* live generations */
+    struct gen *gens; /* live generations */
     struct gen_slot *slots;
     uint32_t n_slots, free_slot;
-    uint64_t n_generations; /* ever, for ids and seeds */
-    uint32_t n_jobs;        /* on the pool, or with the engine */
-    uint64_t id_key[2];     /* of this process, for unguessable ids */
+    uint64_t n_generations;           /* ever, for ids and seeds */
+    uint32_t n_jobs;                  /* on the pool, or with the engine */
+    uint64_t id_key[2];               /* of this process, for unguessable ids */
     uint32_t n_kv_blocks, pin_budget; /* of them, pins may hold */
-    bool pins_expiring; /* the engine was asked to drop what is due */
-    uint64_t flush_until_us; /* while draining, once nothing runs; else 0 */
+    bool pins_expiring;               /* the engine was asked to drop what is due */
+    uint64_t flush_until_us;          /* while draining, once nothing runs; else 0 */
     bool stopping;
     char read_buf[65536];
 };

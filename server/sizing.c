@@ -90,8 +90,8 @@ static uint32_t most_outputs(const struct srv_options *o)
     return n > MIN_OUTPUTS ? n : MIN_OUTPUTS;
 }
 
-static void fill_configs(struct sizing *s, const struct srv_options *o,
-                         const struct model_info *m, uint32_t budget)
+static void fill_configs(struct sizing *s, const struct srv_options *o, const struct model_info *m,
+                         uint32_t budget)
 {
     uint32_t seqs = (uint32_t)o->max_num_seqs;
 
@@ -186,10 +186,12 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
     fprintf(f, "weights          %" PRIu64 " bytes\n", m->weight_bytes);
     fprintf(f, "memory free      %" PRIu64 " bytes\n", s->free_bytes);
     if (s->device.total_bytes > 0)
-        fprintf(f, "device           %" PRIu64 " bytes, %" PRIu64 " free, %" PRIu64
-                   " for steps, %" PRIu64 " reserved\n",
+        fprintf(f,
+                "device           %" PRIu64 " bytes, %" PRIu64 " free, %" PRIu64
+                " for steps, %" PRIu64 " reserved\n",
                 s->device.total_bytes, s->device.step_bytes, s->device.free_bytes, device_reserve);
-    fprintf(f, "KV cache         %" PRIu64 " bytes: %u blocks of %" PRIu64 " bytes, %u tokens each\n",
+    fprintf(f,
+            "KV cache         %" PRIu64 " bytes: %u blocks of %" PRIu64 " bytes, %u tokens each\n",
             s->kv_bytes, s->n_blocks, s->block_bytes, lay->block_tokens);
     for (uint32_t i = 0; i < lay->n_groups; i++)
         fprintf(f, "  group %u        %s, window %u, %u layers\n", i, kinds[lay->group[i].kind],

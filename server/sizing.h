@@ -12,12 +12,12 @@
 #include "server/options.h"
 
 struct sizing {
-    uint64_t free_bytes; /* memory that this process may still take */
+    uint64_t free_bytes;        /* memory that this process may still take */
     struct model_memory device; /* all 0 on the CPU */
     uint64_t kv_bytes, block_bytes;
     uint32_t n_blocks, max_model_len;
     uint32_t pin_budget; /* of the blocks: what pins may hold */
-    bool model_len_cut; /* the pool, not the model, bounds the context */
+    bool model_len_cut;  /* the pool, not the model, bounds the context */
     struct kvpool_config pool;
     struct sched_config sched;
 };

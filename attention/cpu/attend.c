@@ -32,12 +32,12 @@ struct scratch {
     uint32_t mapped[SUBS]; /* bit i of a sub-tile: row i is there */
     int64_t lo, hi;        /* union of the rows' ranges           */
     const float *k_scale, *v_scale;
-    float *q;        /* [rows][k_width]                      */
-    float *kt;       /* [k_width][INNER_KEYS]                */
-    float *v;        /* [INNER_KEYS][v_stride]               */
-    float *s;        /* [rows][TILE]                         */
-    float *tile_acc; /* [rows][v_stride] of the current tile */
-    float *acc;      /* [rows][v_stride] of all tiles so far */
+    float *q;                   /* [rows][k_width]                      */
+    float *kt;                  /* [k_width][INNER_KEYS]                */
+    float *v;                   /* [INNER_KEYS][v_stride]               */
+    float *s;                   /* [rows][TILE]                         */
+    float *tile_acc;            /* [rows][v_stride] of the current tile */
+    float *acc;                 /* [rows][v_stride] of all tiles so far */
     float *k_scales, *v_scales; /* per tensor, spread over channels */
 };
 
@@ -57,10 +57,14 @@ static int64_t lay_out(const struct job *j, struct scratch *sc, char *base)
         float **to;
         int64_t n;
     } part[] = {
-        { &sc->q, rows * j->k_width },         { &sc->kt, (int64_t)j->k_width * INNER_KEYS },
-        { &sc->v, (int64_t)j->v_stride * INNER_KEYS }, { &sc->s, rows * TILE },
-        { &sc->tile_acc, rows * j->v_stride }, { &sc->acc, rows * j->v_stride },
-        { &sc->k_scales, j->k_width },         { &sc->v_scales, j->v_stride },
+        { &sc->q, rows * j->k_width },
+        { &sc->kt, (int64_t)j->k_width * INNER_KEYS },
+        { &sc->v, (int64_t)j->v_stride * INNER_KEYS },
+        { &sc->s, rows * TILE },
+        { &sc->tile_acc, rows * j->v_stride },
+        { &sc->acc, rows * j->v_stride },
+        { &sc->k_scales, j->k_width },
+        { &sc->v_scales, j->v_stride },
     };
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
         *part[i].to = base != NULL ? (float *)(base + at) : NULL;
@@ -124,8 +128,8 @@ static void open_unit(const struct job *j, struct scratch *sc, uint32_t unit)
             float *x = sc->q + (int64_t)sc->n_rows * j->k_width;
             sc->row[sc->n_rows++] = (struct row){ lo, hi, t, head };
             row_load(j->dtype,
-                     j->query.base + (t * j->query.stride + (int64_t)head * j->k_width) *
-                                         (int64_t)element,
+                     j->query.base +
+                         (t * j->query.stride + (int64_t)head * j->k_width) * (int64_t)element,
                      j->k_width, x);
             prologue_row(j, x, j->q_norm, p);
         }
@@ -287,8 +291,7 @@ static void write_qk(const struct job *j, const struct row *row, const float *s,
     int64_t stop = to < j->qk_cols ? to : j->qk_cols;
     int64_t at = (row->head * j->n_tokens + row->token) * j->qk_cols + from;
     if (from < stop)
-        row_store(j->qk_dtype, s, stop - from,
-                  j->qk + at * (int64_t)attn_dtype_bytes(j->qk_dtype));
+        row_store(j->qk_dtype, s, stop - from, j->qk + at * (int64_t)attn_dtype_bytes(j->qk_dtype));
 }
 
 /* The tile's own softmax and weighted V of every row: tile_state, tile_acc. */
@@ -458,9 +461,8 @@ static int64_t most_tiles(const struct job *j)
     int64_t most = 0;
     for (int64_t i = 0; i < j->n_q_tiles; i++) {
         const struct q_tile *q = &j->q_tile[i];
-        int64_t lo = j->positions == NULL ? attn_first_key(q->past + q->first - q->seq_first,
-                                                           j->window)
-                                          : 0;
+        int64_t lo =
+            j->positions == NULL ? attn_first_key(q->past + q->first - q->seq_first, j->window) : 0;
         int64_t n = q->kv_len > lo ? ((q->kv_len - 1) >> TILE_SHIFT) - (lo >> TILE_SHIFT) + 1 : 0;
         most = n > most ? n : most;
     }

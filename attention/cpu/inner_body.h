@@ -210,11 +210,21 @@ static void load_keys(enum attn_dtype d, const void *const *row, const float *sc
                       float *kt)
 {
     switch (d) {
-    case ATTN_F32: load_keys_of(ATTN_F32, 4, row, NULL, width, kt); break;
-    case ATTN_F16: load_keys_of(ATTN_F16, 2, row, NULL, width, kt); break;
-    case ATTN_BF16: load_keys_bf16(row, width, kt); break;
-    case ATTN_INT8: load_keys_of(ATTN_INT8, 1, row, scale, width, kt); break;
-    default: load_keys_of(ATTN_E4M3, 1, row, scale, width, kt); break;
+    case ATTN_F32:
+        load_keys_of(ATTN_F32, 4, row, NULL, width, kt);
+        break;
+    case ATTN_F16:
+        load_keys_of(ATTN_F16, 2, row, NULL, width, kt);
+        break;
+    case ATTN_BF16:
+        load_keys_bf16(row, width, kt);
+        break;
+    case ATTN_INT8:
+        load_keys_of(ATTN_INT8, 1, row, scale, width, kt);
+        break;
+    default:
+        load_keys_of(ATTN_E4M3, 1, row, scale, width, kt);
+        break;
     }
 }
 
@@ -236,11 +246,21 @@ static void load_values(enum attn_dtype d, const void *const *row, const float *
                         int32_t width, int32_t stride, float *v)
 {
     switch (d) {
-    case ATTN_F32: load_values_of(ATTN_F32, 4, row, NULL, width, stride, v); break;
-    case ATTN_F16: load_values_of(ATTN_F16, 2, row, NULL, width, stride, v); break;
-    case ATTN_BF16: load_values_of(ATTN_BF16, 2, row, NULL, width, stride, v); break;
-    case ATTN_INT8: load_values_of(ATTN_INT8, 1, row, scale, width, stride, v); break;
-    default: load_values_of(ATTN_E4M3, 1, row, scale, width, stride, v); break;
+    case ATTN_F32:
+        load_values_of(ATTN_F32, 4, row, NULL, width, stride, v);
+        break;
+    case ATTN_F16:
+        load_values_of(ATTN_F16, 2, row, NULL, width, stride, v);
+        break;
+    case ATTN_BF16:
+        load_values_of(ATTN_BF16, 2, row, NULL, width, stride, v);
+        break;
+    case ATTN_INT8:
+        load_values_of(ATTN_INT8, 1, row, scale, width, stride, v);
+        break;
+    default:
+        load_values_of(ATTN_E4M3, 1, row, scale, width, stride, v);
+        break;
     }
 }
 
@@ -326,8 +346,7 @@ static void weigh(const float *p, int32_t p_stride, int32_t n_rows, const float 
 
 /* ---- the row ---------------------------------------------------------------------- */
 
-static void finish(float *restrict s, int32_t n, float scale, const float *restrict bias,
-                   float cap)
+static void finish(float *restrict s, int32_t n, float scale, const float *restrict bias, float cap)
 {
     if (bias != NULL)
         for (int32_t i = 0; i < n; i++)

@@ -10,8 +10,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-struct source job_source(const void *base, enum attn_dtype dtype, int32_t width,
-                         int32_t kv_heads)
+struct source job_source(const void *base, enum attn_dtype dtype, int32_t width, int32_t kv_heads)
 {
     int64_t head_bytes = width * (int64_t)attn_dtype_bytes(dtype);
     return (struct source){ .base = base,

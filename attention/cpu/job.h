@@ -93,7 +93,7 @@ struct job {
     char *scratch; /* scratch_bytes for each worker */
     int64_t scratch_bytes;
     int32_t store_width; /* widest row that prologue_store handles */
-    float *partial; /* [unit][split][partial_floats], or NULL: no splits */
+    float *partial;      /* [unit][split][partial_floats], or NULL: no splits */
     int64_t n_splits, partial_floats;
 };
 
@@ -111,8 +111,7 @@ MUST_USE enum err_code job_workspace(struct job *j, uint32_t n_workers, int64_t 
                                      char *base, uint64_t *bytes, struct err *e);
 
 /* A source with its strides filled in. */
-struct source job_source(const void *base, enum attn_dtype dtype, int32_t width,
-                         int32_t kv_heads);
+struct source job_source(const void *base, enum attn_dtype dtype, int32_t width, int32_t kv_heads);
 
 /* Fill tile_heads, tile_tokens, head_parts, v_stride from the head counts. */
 void job_shape(struct job *j);

@@ -76,8 +76,8 @@ void prologue_row(const struct job *j, float *x, const void *norm, int64_t p)
 static void store_row(const struct sink_cache *c, const float *x, int32_t head, int64_t slot)
 {
     int64_t at = (slot * c->kv_heads + head) * c->width;
-    const float *scale = c->quant == ATTN_PER_CHANNEL ? c->scale + (int64_t)head * c->width
-                                                      : c->scale;
+    const float *scale =
+        c->quant == ATTN_PER_CHANNEL ? c->scale + (int64_t)head * c->width : c->scale;
     int32_t step = c->quant == ATTN_PER_CHANNEL;
     if (c->dtype == ATTN_INT8) {
         int8_t *to = (int8_t *)c->base + at;
@@ -103,8 +103,8 @@ static int64_t slot_of(const struct job *j, const struct q_tile *q, int64_t t)
 {
     if (j->slots != NULL)
         return attn_checked_slot(j->slots[t], j->n_slots);
-    return attn_slot(j->table + q->seq * j->table_cols, j->table_cols,
-                     q->past + (t - q->seq_first), j->block_shift, j->num_blocks);
+    return attn_slot(j->table + q->seq * j->table_cols, j->table_cols, q->past + (t - q->seq_first),
+                     j->block_shift, j->num_blocks);
 }
 
 static void store_token(const struct job *j, const struct q_tile *q, int64_t t, float *x)

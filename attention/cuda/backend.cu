@@ -23,7 +23,7 @@ namespace
 
 enum { WIDTHS = 3 };
 
-const int widths[WIDTHS] = {64, 128, 256};
+const int widths[WIDTHS] = { 64, 128, 256 };
 
 struct cuda_attn {
     int device;
@@ -33,13 +33,13 @@ struct cuda_attn {
     bool latent[CACHE_KINDS], dense;
 };
 
-const struct kernel_family *const split_kernels[CACHE_KINDS] = {&split_bf16, &split_f16,
-                                                                &split_e4m3, &split_int8};
-const struct kernel_family *const prefill_kernels[CACHE_KINDS] = {&prefill_bf16, &prefill_f16,
-                                                                  &prefill_e4m3, &prefill_int8};
+const struct kernel_family *const split_kernels[CACHE_KINDS] = { &split_bf16, &split_f16,
+                                                                 &split_e4m3, &split_int8 };
+const struct kernel_family *const prefill_kernels[CACHE_KINDS] = { &prefill_bf16, &prefill_f16,
+                                                                   &prefill_e4m3, &prefill_int8 };
 /* NULL where there is none. */
-const struct kernel_family *const hopper_kernels[CACHE_KINDS] = {&hopper_bf16, &hopper_f16, NULL,
-                                                                 NULL};
+const struct kernel_family *const hopper_kernels[CACHE_KINDS] = { &hopper_bf16, &hopper_f16, NULL,
+                                                                  NULL };
 
 /* Index of a head's padded width in widths[]; WIDTHS beyond the last. */
 int width_index(int head_size)
@@ -71,11 +71,11 @@ enum err_code prepare_all(struct cuda_attn *a, struct err *e)
         rc = prepare(&latent_kernels[k], CUDA_LATENT_K, room, a->latent[k], e);
         for (int i = 0; rc == ERR_OK && i < WIDTHS; i++) {
             int d = widths[i];
-            a->split[k][i] = split_stages(room, element, d, 8) > 0 &&
-                             split_stages(room, element, d, 16) > 0;
+            a->split[k][i] =
+                split_stages(room, element, d, 8) > 0 && split_stages(room, element, d, 16) > 0;
             a->prefill[k][i] = prefill_bytes(element, d) <= room->block_bytes;
-            a->hopper[k][i] = hopper_kernels[k] != NULL &&
-                              hopper_runs(room, QUIRE_CUDA_HOPPER, element, d);
+            a->hopper[k][i] =
+                hopper_kernels[k] != NULL && hopper_runs(room, QUIRE_CUDA_HOPPER, element, d);
             rc = prepare(split_kernels[k], d, room, a->split[k][i], e);
             if (rc == ERR_OK)
                 rc = prepare(prefill_kernels[k], d, room, a->prefill[k][i], e);
@@ -92,11 +92,11 @@ enum err_code read_room(int device, struct cuda_room *room, struct err *e)
         enum cudaDeviceAttr attribute;
         int32_t *to;
     } reads[] = {
-        {cudaDevAttrComputeCapabilityMajor, &room->major},
-        {cudaDevAttrComputeCapabilityMinor, &room->minor},
-        {cudaDevAttrMultiProcessorCount, &room->n_sm},
-        {cudaDevAttrMaxSharedMemoryPerBlockOptin, &room->block_bytes},
-        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &room->sm_bytes},
+        { cudaDevAttrComputeCapabilityMajor, &room->major },
+        { cudaDevAttrComputeCapabilityMinor, &room->minor },
+        { cudaDevAttrMultiProcessorCount, &room->n_sm },
+        { cudaDevAttrMaxSharedMemoryPerBlockOptin, &room->block_bytes },
+        { cudaDevAttrMaxSharedMemoryPerMultiprocessor, &room->sm_bytes },
     };
     enum err_code rc = ERR_OK;
     for (const auto &r : reads)
@@ -125,9 +125,9 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
     if (rc == ERR_OK)
         rc = prepare_all(a, e);
     if (rc == ERR_OK)
-        rc = cuda_result(dense_prepare(a->room.major, a->room.minor, a->room.block_bytes,
-                                       &a->dense),
-                         "preparing dense attention", e);
+        rc =
+            cuda_result(dense_prepare(a->room.major, a->room.minor, a->room.block_bytes, &a->dense),
+                        "preparing dense attention", e);
     if (rc != ERR_OK) {
         free(a);
         return rc;
@@ -157,8 +157,7 @@ bool fits(const void *self, uint32_t k, const struct attn_plan *p)
     if (k == CUDA_REFERENCE)
         return true;
     if (k == CUDA_LATENT)
-        return p->head_size == CUDA_LATENT_K && p->v_head_size == CUDA_LATENT_V &&
-               a->latent[cache];
+        return p->head_size == CUDA_LATENT_K && p->v_head_size == CUDA_LATENT_V && a->latent[cache];
     if (width == WIDTHS || !a->split[cache][width])
         return false;
     /* Rows are copied 16 bytes at a time. */
@@ -288,11 +287,11 @@ enum err_code check_alignment(const struct attn_args *args, struct err *e)
         enum attn_input input;
         const char *name;
     } wide[] = {
-        {ATTN_QUERY, "query"},
-        {ATTN_KEY, "key"},
-        {ATTN_VALUE, "value"},
-        {ATTN_KEY_CACHE, "key_cache"},
-        {ATTN_VALUE_CACHE, "value_cache"},
+        { ATTN_QUERY, "query" },
+        { ATTN_KEY, "key" },
+        { ATTN_VALUE, "value" },
+        { ATTN_KEY_CACHE, "key_cache" },
+        { ATTN_VALUE_CACHE, "value_cache" },
     };
     for (const auto &w : wide) {
         const struct attn_tensor *t = &args->in[w.input];
@@ -401,13 +400,12 @@ void fill_lists(struct attn_call *c, const struct schedule *s, char *memory)
 const struct kernel_family *prefill_for(const struct cuda_attn *a, const struct attn_call *c)
 {
     return a->hopper[c->cache][width_index(c->head_size)] ? hopper_kernels[c->cache]
-                                                           : prefill_kernels[c->cache];
+                                                          : prefill_kernels[c->cache];
 }
 
 /* What the kernels get.  The lists are the class's, or lie behind the rest of the
  * workspace. */
-struct attn_call make_call(const struct attn_plan *p, const struct attn_args *args,
-                           void *workspace)
+struct attn_call make_call(const struct attn_plan *p, const struct attn_args *args, void *workspace)
 {
     struct attn_call c = {};
     struct layout l = lay_out(p);
@@ -429,9 +427,9 @@ enum err_code begin(void *self, const struct attn_plan *p, const struct attn_arg
                              "schedule at %p: expected 16-byte alignment", args->schedule);
     struct attn_call c = make_call(p, args, NULL);
     enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
-    return rc != ERR_OK ? rc
-                        : cuda_result(launch_planner(&c, (cudaStream_t)stream),
-                                      "launching the planner", e);
+    return rc != ERR_OK
+               ? rc
+               : cuda_result(launch_planner(&c, (cudaStream_t)stream), "launching the planner", e);
 }
 
 enum err_code run(void *self, const struct attn_plan *p, const struct attn_args *args,
@@ -487,8 +485,7 @@ enum err_code dense_run(void *self, const struct attn_dense *d, void *workspace,
     if (!a->dense)
         return err_set(e, ERR_INVALID, "dense attention: the cuda backend serves it on sm_90a");
     enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
-    return rc != ERR_OK ? rc
-                        : dense_attend(d, a->room.n_sm, workspace, (cudaStream_t)stream, e);
+    return rc != ERR_OK ? rc : dense_attend(d, a->room.n_sm, workspace, (cudaStream_t)stream, e);
 }
 
 /* ---- cache memory --------------------------------------------------------- */
@@ -552,7 +549,9 @@ enum err_code copy_blocks(void *, void *slab, size_t bytes, const int32_t *from_
 } // namespace
 
 const struct attn_backend cuda_attention = {
-    ATTN_ABI, "cuda", ATTN_CUDA, cuda_kernel_table, CUDA_KERNELS, open_backend, close_backend,
-    fits,     size_call, begin,     run,       dense_size, dense_run,      map,          unmap,
-    copy_in,  copy_out, copy_blocks,
+    ATTN_ABI,     "cuda",       ATTN_CUDA,     cuda_kernel_table,
+    CUDA_KERNELS, open_backend, close_backend, fits,
+    size_call,    begin,        run,           dense_size,
+    dense_run,    map,          unmap,         copy_in,
+    copy_out,     copy_blocks,
 };

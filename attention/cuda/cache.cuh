@@ -103,8 +103,7 @@ template <int KIND, int D> struct cache_tile {
         int lane = threadIdx.x & 31, m = lane >> 3, row = lane & 7;
         if constexpr (ELEMENT == 2) {
             for (int h = 0; h < 2; h++)
-                load_matrices(a[h],
-                              tile + at(r0 + (m & 1) * 8 + row, s * 4 + h * 2 + (m >> 1)));
+                load_matrices(a[h], tile + at(r0 + (m & 1) * 8 + row, s * 4 + h * 2 + (m >> 1)));
         } else {
             uint32_t x[4];
             load_matrices(x, tile + at(r0 + (m & 1) * 8 + row, s * 2 + (m >> 1)));
@@ -122,8 +121,7 @@ template <int KIND, int D> struct cache_tile {
         int lane = threadIdx.x & 31, m = lane >> 3, row = lane & 7;
         if constexpr (ELEMENT == 2) {
             for (int h = 0; h < 2; h++)
-                load_matrices_t(a[h],
-                                tile + at(r0 + (m >> 1) * 8 + row, s * 4 + h * 2 + (m & 1)));
+                load_matrices_t(a[h], tile + at(r0 + (m >> 1) * 8 + row, s * 4 + h * 2 + (m & 1)));
         } else {
             uint32_t x[4];
             load_matrices_t(x, tile + at(r0 + (m & 1) * 8 + row, s * 2 + (m >> 1)));
@@ -148,8 +146,7 @@ template <int KIND, int D> struct cache_tile {
 };
 
 /* Table entry of the granule of 16 keys that begins at pos, or -1. */
-__device__ __forceinline__ int granule_block(const struct attn_call &c, const int32_t *row,
-                                             int pos)
+__device__ __forceinline__ int granule_block(const struct attn_call &c, const int32_t *row, int pos)
 {
     int i = pos >> c.block_shift;
     if (i >= c.table_cols)

@@ -70,8 +70,8 @@ struct attn_call {
     int32_t dtype_bf16, qk_dtype, qk_mode; /* qk_dtype: enum attn_dtype         */
     int32_t cache, q_form, latent;
     int32_t k_channel, v_channel; /* scales per channel                        */
-    int32_t split_rows; /* sequences of at most so many packed rows are the split
-                         * kernel's, longer ones the prefill kernel's          */
+    int32_t split_rows;           /* sequences of at most so many packed rows are the split
+                                   * kernel's, longer ones the prefill kernel's          */
     float scale, softcap, epsilon;
 };
 

@@ -58,7 +58,7 @@ __device__ void write_list(const struct dense_call &c)
         int tiles = (n + DENSE_ROWS - 1) / DENSE_ROWS;
         int64_t place = at + scan(tiles, &total);
         for (int i = tiles - 1; i >= 0 && place < c.most_units; i--, place++)
-            c.unit[place] = {first, n, i * DENSE_ROWS, 0};
+            c.unit[place] = { first, n, i * DENSE_ROWS, 0 };
         at += total;
     }
     if (threadIdx.x == 0) {
@@ -125,8 +125,9 @@ enum err_code check_alignment(const struct attn_dense *d, struct err *e)
     const struct {
         const struct attn_tensor *t;
         const char *name;
-    } wide[] = {{&d->query, "query"},   {&d->key, "key"},       {&d->value, "value"},
-                {&d->output, "output"}, {&d->latent, "latent"}, {&d->latent_cache, "latent_cache"}};
+    } wide[] = { { &d->query, "query" },   { &d->key, "key" },
+                 { &d->value, "value" },   { &d->output, "output" },
+                 { &d->latent, "latent" }, { &d->latent_cache, "latent_cache" } };
     for (const auto &w : wide)
         if (w.t->rank != 0 && (uintptr_t)w.t->data % 16 != 0)
             return err_set_param(e, ERR_INVALID, w.name, "%s at %p: expected 16-byte alignment",
@@ -210,7 +211,7 @@ enum err_code dense_attend(const struct attn_dense *d, int n_sm, void *workspace
                            ? launch(dense_rows<__nv_bfloat16>, blocks, THREADS, 0, stream, c)
                            : launch(dense_rows<__half>, blocks, THREADS, 0, stream, c);
     rc = cuda_result(rows, "launching the rows of dense attention", e);
-    return rc != ERR_OK ? rc
-                        : cuda_result(dense_hopper_launch(&c, n_sm, stream),
-                                      "launching dense attention", e);
+    return rc != ERR_OK
+               ? rc
+               : cuda_result(dense_hopper_launch(&c, n_sm, stream), "launching dense attention", e);
 }

@@ -110,11 +110,11 @@ __device__ __forceinline__ void meet(void)
     asm volatile("bar.sync 3, 128;" ::: "memory");
 }
 
-__device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data,
-                                     struct mailbox *box, int n_units)
+__device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data, struct mailbox *box,
+                                     int n_units)
 {
     int items = n_units * c.heads, next = blockIdx.x;
-    struct turn t = {0, 0};
+    struct turn t = { 0, 0 };
     for (int nth = 0;; nth++) {
         barrier_wait(bar(&box->q_empty), (nth & 1) ^ 1);
         if (threadIdx.x == 0) {
@@ -176,8 +176,7 @@ __device__ __forceinline__ void store(const struct dense_call &c, const struct i
     for (int r = 0; r < 2; r++) {
         int row = warp_row() + (lane >> 2) + r * 8;
         float total = quad_sum(sum[r]), factor = total > 0.0f ? 1.0f / total : 0.0f;
-        M *to = (M *)c.output +
-                ((int64_t)(w.first + w.row0 + row) * c.heads + w.head) * c.v_width;
+        M *to = (M *)c.output + ((int64_t)(w.first + w.row0 + row) * c.heads + w.head) * c.v_width;
 #pragma unroll
         for (int n = 0; n < DENSE_V / 8; n += 2) {
             /* Even quads take tile n, odd ones tile n + 1. */
@@ -186,12 +185,12 @@ __device__ __forceinline__ void store(const struct dense_call &c, const struct i
             float b0 = o[n * 4 + 4 + r * 2], b1 = o[n * 4 + 4 + r * 2 + 1];
             float s0 = __shfl_xor_sync(0xffffffffu, odd ? a0 : b0, 1);
             float s1 = __shfl_xor_sync(0xffffffffu, odd ? a1 : b1, 1);
-            float v[4] = {odd ? s0 : a0, odd ? s1 : a1, odd ? b0 : s0, odd ? b1 : s1};
+            float v[4] = { odd ? s0 : a0, odd ? s1 : a1, odd ? b0 : s0, odd ? b1 : s1 };
             int channel = (n + odd) * 8 + (quad & 2) * 2;
             if (row >= w.n_rows || channel >= c.v_width)
                 continue;
-            uint2 raw = {pack2<M>(v[0] * factor, v[1] * factor),
-                         pack2<M>(v[2] * factor, v[3] * factor)};
+            uint2 raw = { pack2<M>(v[0] * factor, v[1] * factor),
+                          pack2<M>(v[2] * factor, v[3] * factor) };
             *(uint2 *)(to + channel) = raw;
         }
     }
@@ -201,7 +200,7 @@ template <typename M>
 __device__ __forceinline__ void compute(const struct dense_call &c, const struct item &w,
                                         uint32_t data, struct mailbox *box, struct turn *t)
 {
-    float o[64], x[64], max[2] = {ATTN_NO_MAX, ATTN_NO_MAX}, sum[2] = {0.0f, 0.0f}, shrink[2];
+    float o[64], x[64], max[2] = { ATTN_NO_MAX, ATTN_NO_MAX }, sum[2] = { 0.0f, 0.0f }, shrink[2];
     int group = (threadIdx.x >> 7) - 1, before = 0; /* stage whose V is still being read */
     uint32_t q_tile = data + group * 64 * 128;
     float factor = c.scale * 1.4426950408889634f;
@@ -259,10 +258,10 @@ __device__ __forceinline__ void compute(const struct dense_call &c, const struct
 }
 
 template <typename M>
-__device__ __forceinline__ void work(const struct dense_call &c, uint32_t data,
-                                     struct mailbox *box, int n_units)
+__device__ __forceinline__ void work(const struct dense_call &c, uint32_t data, struct mailbox *box,
+                                     int n_units)
 {
-    struct turn t = {0, 0};
+    struct turn t = { 0, 0 };
     for (int nth = 0;; nth++) {
         barrier_wait(bar(&box->q_full), nth & 1);
         int id = box->id;
@@ -316,9 +315,8 @@ int dense_hopper_bytes(void)
 
 cudaError_t dense_hopper_prepare(void)
 {
-    cudaError_t rc =
-        cudaFuncSetAttribute(dense_kernel<__nv_bfloat16>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+    cudaError_t rc = cudaFuncSetAttribute(dense_kernel<__nv_bfloat16>,
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     return rc != cudaSuccess
                ? rc
                : cudaFuncSetAttribute(dense_kernel<__half>,

@@ -82,8 +82,8 @@ void free_pinned(void *p)
 enum err_code copy(void *to, const void *from, size_t bytes, enum device_copy way, void *stream,
                    struct err *e)
 {
-    static const enum cudaMemcpyKind kinds[] = {cudaMemcpyDeviceToDevice, cudaMemcpyHostToDevice,
-                                                cudaMemcpyDeviceToHost};
+    static const enum cudaMemcpyKind kinds[] = { cudaMemcpyDeviceToDevice, cudaMemcpyHostToDevice,
+                                                 cudaMemcpyDeviceToHost };
     if (bytes == 0)
         return ERR_OK;
     return cuda_result(cudaMemcpyAsync(to, from, bytes, kinds[way], (cudaStream_t)stream),
@@ -188,8 +188,8 @@ void graph_destroy(void *graph)
 } // namespace
 
 const struct device_ops cuda_device = {
-    ATTN_ABI,       cuda_count,    open_device,   alloc,         free_memory,  alloc_pinned,
-    free_pinned,    copy,          fill,          stream_create, stream_destroy, stream_wait,
-    event_create,   event_destroy, event_record,  event_done,    event_wait,   event_elapsed,
-    capture_begin,  capture_end,   graph_launch,  graph_destroy,
+    ATTN_ABI,      cuda_count,    open_device,  alloc,         free_memory,    alloc_pinned,
+    free_pinned,   copy,          fill,         stream_create, stream_destroy, stream_wait,
+    event_create,  event_destroy, event_record, event_done,    event_wait,     event_elapsed,
+    capture_begin, capture_end,   graph_launch, graph_destroy,
 };

@@ -44,7 +44,7 @@ __device__ __forceinline__ void write_output(const struct attn_call &c, int toke
 {
     if (channel >= c.v_head_size)
         return;
-    float x[4] = {o.x * factor, o.y * factor, o.z * factor, o.w * factor};
+    float x[4] = { o.x * factor, o.y * factor, o.z * factor, o.w * factor };
     if (c.v_channel) {
         const float *scale = c.v_scale + (int64_t)(head / c.group) * c.head_size + channel;
         for (int i = 0; i < 4 && channel + i < c.v_head_size; i++)
@@ -91,12 +91,12 @@ __device__ __forceinline__ int64_t part_index(const struct attn_call &c, int row
  * rows.  Weights of 32 chunks at a time lie one a lane, so that the reads of O do
  * not wait for those of the states. */
 template <int D>
-__device__ __forceinline__ void merge_row(const struct attn_call &c, int token, int row,
-                                          int head, int n_chunks)
+__device__ __forceinline__ void merge_row(const struct attn_call &c, int token, int row, int head,
+                                          int n_chunks)
 {
     enum { EACH = (D + 127) / 128, UNROLL = EACH == 1 ? 8 : EACH == 2 ? 4 : 2 };
     int lane = threadIdx.x & 31;
-    struct attn_state t = {ATTN_NO_MAX, 0.0f};
+    struct attn_state t = { ATTN_NO_MAX, 0.0f };
     float4 o[EACH];
 #pragma unroll
     for (int k = 0; k < EACH; k++)

@@ -46,8 +46,7 @@ __device__ __forceinline__ float channel_scale(const struct attn_call &c, const 
 
 /* Score of key k after step 4 of the contract; *admitted tells whether it counts. */
 template <typename T>
-__device__ float score(const struct attn_call &c, const struct query &u, int64_t k,
-                       bool *admitted)
+__device__ float score(const struct attn_call &c, const struct query &u, int64_t k, bool *admitted)
 {
     *admitted = false;
     if (!attn_visible(u.position, k, u.kv_len, c.window))
@@ -63,8 +62,7 @@ __device__ float score(const struct attn_call &c, const struct query &u, int64_t
                        channel_scale(c, c.k_scale, c.k_channel, u.kv_head, i));
     x *= c.scale;
     if (c.bias != NULL && u.j >= 0 && u.j < c.bias_rows && k < c.bias_cols) {
-        int64_t from = u.b * c.bias_stride_batch + u.h * c.bias_stride_head +
-                       u.j * c.bias_cols + k;
+        int64_t from = u.b * c.bias_stride_batch + u.h * c.bias_stride_head + u.j * c.bias_cols + k;
         x += to_float(((const T *)c.bias)[from]);
     }
     return attn_softcap(x, c.softcap);
@@ -96,8 +94,8 @@ __device__ void write_qk(const struct attn_call &c, const struct query &u, int64
 
 /* Every column of the query's row of output_qk. */
 template <typename T>
-__device__ void write_qk_row(const struct attn_call &c, const struct query &u,
-                             struct attn_state s, float sink, bool has_sink)
+__device__ void write_qk_row(const struct attn_call &c, const struct query &u, struct attn_state s,
+                             float sink, bool has_sink)
 {
     float factor = attn_state_finish(s, has_sink, sink);
     for (int64_t k = threadIdx.x; k < c.qk_cols; k += THREADS) {
@@ -137,7 +135,7 @@ template <typename T> __global__ void generic(const __grid_constant__ struct att
         acc[i] = 0.0f;
     __syncthreads();
 
-    struct attn_state s = {ATTN_NO_MAX, 0.0f};
+    struct attn_state s = { ATTN_NO_MAX, 0.0f };
     int64_t begin = attn_first_key(u.position, c.window) & ~(int64_t)(THREADS - 1);
     int64_t capacity = (int64_t)c.table_cols << c.block_shift;
     int64_t end = min(attn_end_key(u.position, u.kv_len), capacity);
@@ -155,8 +153,8 @@ template <typename T> __global__ void generic(const __grid_constant__ struct att
             for (int k = 0; k < THREADS && base + k < end; k++) {
                 if (weight[k] == 0.0f)
                     continue;
-                int64_t slot = attn_slot(u.row, c.table_cols, base + k, c.block_shift,
-                                         c.num_blocks);
+                int64_t slot =
+                    attn_slot(u.row, c.table_cols, base + k, c.block_shift, c.num_blocks);
                 int64_t at = (slot * c.kv_heads + u.kv_head) * c.head_size + i;
                 a += weight[k] * cached<T>(c, c.value_cache, at);
             }
@@ -169,8 +167,8 @@ template <typename T> __global__ void generic(const __grid_constant__ struct att
     float factor = attn_state_finish(s, has_sink, sink);
     T *out = (T *)c.output + ((int64_t)u.t * c.heads + u.h) * c.v_head_size;
     for (int i = threadIdx.x; i < c.v_head_size; i += THREADS)
-        out[i] = from_float<T>(acc[i] * factor *
-                               channel_scale(c, c.v_scale, c.v_channel, u.kv_head, i));
+        out[i] =
+            from_float<T>(acc[i] * factor * channel_scale(c, c.v_scale, c.v_channel, u.kv_head, i));
     if (c.qk != NULL)
         write_qk_row<T>(c, u, s, sink, has_sink);
 }
@@ -181,8 +179,8 @@ cudaError_t launch_generic(const struct attn_call *c, cudaStream_t stream)
 {
     size_t smem = ((size_t)c->head_size + c->v_head_size + THREADS + THREADS / 32) * 4;
     unsigned blocks = (unsigned)((int64_t)c->tokens * c->heads);
-    const void *f = c->dtype_bf16 ? (const void *)generic<__nv_bfloat16>
-                                  : (const void *)generic<__half>;
+    const void *f =
+        c->dtype_bf16 ? (const void *)generic<__nv_bfloat16> : (const void *)generic<__half>;
     if (smem > 48 * 1024) {
         cudaError_t rc =
             cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);

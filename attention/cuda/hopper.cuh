@@ -31,7 +31,7 @@ enum { GROUP = 128, THREADS = 3 * GROUP, TILE = 128, KEYS = 128, STAGES = 2, PAN
 template <int D> struct shape {
     enum {
         PANEL_BYTES = KEYS * 128,
-        TILE_BYTES = D / PANEL * PANEL_BYTES, /* Q, K or V */
+        TILE_BYTES = D / PANEL * PANEL_BYTES,       /* Q, K or V */
         DATA_BYTES = TILE_BYTES * (2 + 2 * STAGES), /* two of Q, then stages of K, V */
         SMEM_BYTES = hopper_bytes(D)
     };
@@ -95,10 +95,9 @@ __device__ __forceinline__ void copy_query(const struct attn_call &c, const stru
     enum { PIECES = D / 8 };
     for (int i = threadIdx.x; i < TILE * PIECES; i += GROUP) {
         int r = i / PIECES, p = i % PIECES, row = w.row0 + min(r, w.n_rows - 1);
-        int64_t at = (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group +
-                     row % c.group;
-        copy16(to + tile_at(r, p), (const char *)c.q + at * D * 2 + p * 16,
-               r < w.n_rows ? 16 : 0);
+        int64_t at =
+            (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group + row % c.group;
+        copy16(to + tile_at(r, p), (const char *)c.q + at * D * 2 + p * 16, r < w.n_rows ? 16 : 0);
     }
 }
 
@@ -125,8 +124,8 @@ __device__ __forceinline__ void copy_whole(const struct attn_call &c, const stru
     for (int i = 0; i < KEYS / PER_PASS; i++) {
         int granule = i * PER_PASS / 16, in_granule = i * PER_PASS % 16 + r0;
         uint32_t block = (uint32_t)__shfl_sync(0xffffffffu, blocks, granule);
-        uint32_t slot = (block << c.block_shift) +
-                        (uint32_t)((pos + granule * 16) & in_block) + in_granule;
+        uint32_t slot =
+            (block << c.block_shift) + (uint32_t)((pos + granule * 16) & in_block) + in_granule;
         uint64_t at = (uint64_t)slot * slot_bytes;
         copy16(to + i * PER_PASS * 128, k + at, 16);
         copy16(to + shape<D>::TILE_BYTES + i * PER_PASS * 128, v + at, 16);
@@ -173,8 +172,8 @@ __device__ __forceinline__ uint32_t bar(const uint64_t *b)
 
 /* The n-th item of a CTA uses Q tile n % 2, for the (n / 2)-th time. */
 template <int D>
-__device__ __forceinline__ void feed(const struct attn_call &c, const struct item &w,
-                                     uint32_t data, struct mailbox *box, struct turn *t, int nth)
+__device__ __forceinline__ void feed(const struct attn_call &c, const struct item &w, uint32_t data,
+                                     struct mailbox *box, struct turn *t, int nth)
 {
     typedef shape<D> sh;
     int now = look_up(c, w, w.pos0);
@@ -308,7 +307,7 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
     for (int r = 0; r < 2; r++) {
         int in_tile = warp * 16 + (lane >> 2) + r * 8, row = w.row0 + min(in_tile, w.n_rows - 1);
         int token = w.first + row / c.group, head = w.kv_head * c.group + row % c.group;
-        struct attn_state t = {max[r], quad_sum(sum[r])};
+        struct attn_state t = { max[r], quad_sum(sum[r]) };
         float factor = output_factor(c, t, head);
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
@@ -339,8 +338,7 @@ __device__ __forceinline__ void give_turn(int group)
 
 template <typename M, int D>
 __device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
-                                        uint32_t data, struct mailbox *box, struct turn *t,
-                                        int nth)
+                                        uint32_t data, struct mailbox *box, struct turn *t, int nth)
 {
     typedef shape<D> sh;
     struct my_rows m;
@@ -422,7 +420,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *data = raw + (-smem_address(raw) & 1023);
     struct mailbox *box = (struct mailbox *)(data + sh::DATA_BYTES);
     int nth = 0;
-    struct turn t = {0, 0};
+    struct turn t = { 0, 0 };
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -460,8 +458,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <int KIND, int D> cudaError_t prepare(void)
 {
-    return cudaFuncSetAttribute(hopper_kernel<KIND, D>,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return cudaFuncSetAttribute(hopper_kernel<KIND, D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 shape<D>::SMEM_BYTES);
 }
 
@@ -478,11 +475,9 @@ cudaError_t start(const struct attn_call *c, const struct cuda_room *room, cudaS
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room,
-                      cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
-    return c->q_width == 64 ? start<KIND, 64>(c, room, stream)
-                            : start<KIND, 128>(c, room, stream);
+    return c->q_width == 64 ? start<KIND, 64>(c, room, stream) : start<KIND, 128>(c, room, stream);
 }
 
 } // namespace hopper

@@ -23,10 +23,10 @@ __global__ void merge_latent(const __grid_constant__ struct attn_call c)
 } // namespace
 
 const struct kernel_family latent_kernels[CACHE_KINDS] = {
-    {latent::prepare<CACHE_BF16>, latent::choose<CACHE_BF16>},
-    {latent::prepare<CACHE_F16>, latent::choose<CACHE_F16>},
-    {latent::prepare<CACHE_E4M3>, latent::choose<CACHE_E4M3>},
-    {latent::prepare<CACHE_INT8>, latent::choose<CACHE_INT8>},
+    { latent::prepare<CACHE_BF16>, latent::choose<CACHE_BF16> },
+    { latent::prepare<CACHE_F16>, latent::choose<CACHE_F16> },
+    { latent::prepare<CACHE_E4M3>, latent::choose<CACHE_E4M3> },
+    { latent::prepare<CACHE_INT8>, latent::choose<CACHE_INT8> },
 };
 
 cudaError_t launch_latent_merge(const struct attn_call *c, cudaStream_t stream)

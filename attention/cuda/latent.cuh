@@ -109,8 +109,7 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, int id, str
     w->end = min(u.end - 1, w->high) + 1;
 }
 
-__device__ __forceinline__ int64_t row_index(const struct attn_call &c, const struct item &w,
-                                             int r)
+__device__ __forceinline__ int64_t row_index(const struct attn_call &c, const struct item &w, int r)
 {
     int row = w.row0 + min(r, w.n_rows - 1);
     return (int64_t)(w.first + row / c.group) * c.heads + row % c.group;
@@ -140,7 +139,8 @@ __device__ __forceinline__ void fetch_whole(const struct attn_call &c, uint32_t 
 {
     typedef cache_tile<KIND, DK> tile;
     enum { HALF_PIECES = 16 * tile::PIECES };
-    const char *from0 = (const char *)c.key_cache + cache_offset(c, block0, pos, 0, tile::ROW_BYTES);
+    const char *from0 =
+        (const char *)c.key_cache + cache_offset(c, block0, pos, 0, tile::ROW_BYTES);
     const char *from1 =
         (const char *)c.key_cache + cache_offset(c, block1, pos + 16, 0, tile::ROW_BYTES);
     from1 -= HALF_PIECES * 16;
@@ -211,8 +211,8 @@ __device__ __forceinline__ void scores(const struct attn_call &c, const struct i
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int k = pos + (i >> 2) * 8 + (lane & 3) * 2 + (i & 1), p = w.my_position[(i >> 1) & 1];
-        bool seen = mapped && k >= w.begin && k < w.end && k <= p &&
-                    (c.window <= 0 || p - k < c.window);
+        bool seen =
+            mapped && k >= w.begin && k < w.end && k <= p && (c.window <= 0 || p - k < c.window);
         if (!seen)
             x[i >> 2][i & 3] = -INFINITY;
     }
@@ -306,7 +306,7 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
             if (in_tile >= w.n_rows)
                 continue;
             int row = w.row0 + in_tile, token = w.first + row / c.group, head = row % c.group;
-            struct attn_state t = {ex->max[in_tile], ex->sum[0][in_tile] + ex->sum[1][in_tile]};
+            struct attn_state t = { ex->max[in_tile], ex->sum[0][in_tile] + ex->sum[1][in_tile] };
             float factor = output_factor(c, t, head);
             int64_t at = part_index(c, w.seq, w.chunk, head);
             if (w.n_chunks > 1 && warp == 0 && quad == 0)
@@ -330,8 +330,8 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
 }
 
 template <int KIND, int STAGES>
-__device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w,
-                                        char *data, struct exchange *ex)
+__device__ __forceinline__ void compute(const struct attn_call &c, const struct item &w, char *data,
+                                        struct exchange *ex)
 {
     typedef shape<KIND, STAGES> sh;
     typedef typename sh::tile::M M;

@@ -17,9 +17,9 @@
 enum {
     PLAN_CHUNK_MIN = 256, /* keys; partial results then cost 3 % of bf16 reads */
     PLAN_CHUNK_MAX = 2048,
-    PLAN_CHUNKS = 16, /* at most, between the two */
-    PLAN_GRANULE = 16, /* keys that share a block whatever its size */
-    PLAN_CLASSES = 8,  /* of size: more than 16384 keys, more than 8192, ..., the rest */
+    PLAN_CHUNKS = 16,   /* at most, between the two */
+    PLAN_GRANULE = 16,  /* keys that share a block whatever its size */
+    PLAN_CLASSES = 8,   /* of size: more than 16384 keys, more than 8192, ..., the rest */
     PLAN_MOST = 1 << 30 /* where sums stop; no list is as long */
 };
 
@@ -64,7 +64,7 @@ static HD struct plan_seq plan_sequence(int32_t past, int32_t n_new, int32_t win
                                         int has_positions, int32_t capacity, int32_t max_chunks,
                                         int32_t group, int32_t tile_rows)
 {
-    struct plan_seq s = {0, 0, PLAN_CHUNK_MIN, 0, 0};
+    struct plan_seq s = { 0, 0, PLAN_CHUNK_MIN, 0, 0 };
     if (n_new <= 0 || past < 0)
         return s;
     int64_t end = (int64_t)past + n_new;
@@ -147,7 +147,7 @@ static HD int32_t plan_tiles_above(const struct plan_seq *s, int32_t past, int32
 static HD struct plan_tally plan_count(const struct plan_seq *s, int32_t past, int32_t window,
                                        int32_t group, int32_t tile_rows)
 {
-    struct plan_tally t = {{0}, 0};
+    struct plan_tally t = { { 0 }, 0 };
     if (s->n_tiles == 0)
         return t;
     if (s->n_chunks > 1) {
@@ -164,8 +164,7 @@ static HD struct plan_tally plan_count(const struct plan_seq *s, int32_t past, i
     for (int k = 0; k < PLAN_CLASSES - 1; k++) {
         int32_t keys = plan_class_keys(k);
         bool in_window = window <= 0 || (int64_t)window + tile_rows / group > keys;
-        uint32_t more =
-            in_window ? (uint32_t)plan_tiles_above(s, past, keys, group, tile_rows) : 0;
+        uint32_t more = in_window ? (uint32_t)plan_tiles_above(s, past, keys, group, tile_rows) : 0;
         t.n[k] = more - above;
         above = more;
     }

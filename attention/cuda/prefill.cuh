@@ -115,8 +115,8 @@ __device__ __forceinline__ void fetch_query(const struct attn_call &c, const str
     for (int i = threadIdx.x; i < sh::TILE * PIECES; i += THREADS) {
         int r = i / PIECES, p = i % PIECES;
         int row = w.row0 + min(r, w.n_rows - 1);
-        int64_t at = (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group +
-                     row % c.group;
+        int64_t at =
+            (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group + row % c.group;
         copy16(to + q_at<D>(r, p), (const char *)c.q + at * sh::Q_ROW + p * 16,
                r < w.n_rows ? 16 : 0);
     }
@@ -221,8 +221,8 @@ __device__ __forceinline__ void mask(const struct attn_call &c, const struct ite
                                      const struct my_rows<SUBS> &m, uint32_t mapped, int pos,
                                      float (*x)[HALF / 8][4])
 {
-    bool whole = mapped == 3 && pos >= w.begin && pos + HALF <= w.end &&
-                 pos + HALF - 1 <= m.low && (c.window <= 0 || m.high - pos < c.window);
+    bool whole = mapped == 3 && pos >= w.begin && pos + HALF <= w.end && pos + HALF - 1 <= m.low &&
+                 (c.window <= 0 || m.high - pos < c.window);
     if (whole)
         return;
     int quad = threadIdx.x & 3;
@@ -314,7 +314,7 @@ __device__ __forceinline__ void store(const struct attn_call &c, const struct it
             int in_tile = (warp * sh::SUBS + sub) * 16 + (lane >> 2) + r * 8;
             int row = w.row0 + min(in_tile, w.n_rows - 1);
             int token = w.first + row / c.group, head = w.kv_head * c.group + row % c.group;
-            struct attn_state t = {st.max[sub][r], quad_sum(st.sum[sub][r])};
+            struct attn_state t = { st.max[sub][r], quad_sum(st.sum[sub][r]) };
             float factor = output_factor(c, t, head);
 #pragma unroll
             for (int n = 0; n < D / 8; n += 2) {
@@ -359,8 +359,8 @@ __device__ __forceinline__ void compute(const struct attn_call &c, const struct 
         for (int r = 0; r < 2; r++) {
             int in_tile = (warp * sh::SUBS + sub) * 16 + (lane >> 2) + r * 8;
             int row = w.row0 + min(in_tile, w.n_rows - 1);
-            int64_t at = (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group +
-                         row % c.group;
+            int64_t at =
+                (int64_t)(w.first + row / c.group) * c.heads + w.kv_head * c.group + row % c.group;
             st.max[sub][r] = ATTN_NO_MAX;
             st.sum[sub][r] = 0.0f;
             factor[sub][r] =
@@ -450,8 +450,7 @@ template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *)
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room,
-                      cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
     return c->q_width == 64    ? start<KIND, 64>(c, room, stream)
            : c->q_width == 128 ? start<KIND, 128>(c, room, stream)

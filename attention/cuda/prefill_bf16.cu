@@ -1,5 +1,5 @@
 /* prefill_bf16.cu: prefill.cuh for bf16 caches. */
 #include "attention/cuda/prefill.cuh"
 
-const struct kernel_family prefill_bf16 = {prefill::prepare_any<CACHE_BF16>,
-                                         prefill::start_any<CACHE_BF16>};
+const struct kernel_family prefill_bf16 = { prefill::prepare_any<CACHE_BF16>,
+                                            prefill::start_any<CACHE_BF16> };

@@ -31,8 +31,7 @@ struct early_row {
     uint32_t pair[EARLY];
 };
 
-template <typename T>
-__device__ __forceinline__ void unpack(uint32_t pair, float *x)
+template <typename T> __device__ __forceinline__ void unpack(uint32_t pair, float *x)
 {
     const T *t = (const T *)&pair;
     *(float2 *)x = make_float2(to_float(t[0]), to_float(t[1]));
@@ -81,8 +80,8 @@ __device__ __forceinline__ struct angles read_angles(const struct attn_call &c, 
     return a;
 }
 
-__device__ __forceinline__ void rotate_pair(const struct attn_call &c, float *x, int i,
-                                            float cos_, float sin_)
+__device__ __forceinline__ void rotate_pair(const struct attn_call &c, float *x, int i, float cos_,
+                                            float sin_)
 {
     int a, b;
     attn_rope_channels(i, c.rotary_dim, c.rotary_interleaved, &a, &b);
@@ -188,12 +187,12 @@ __device__ int64_t token_slot(const struct attn_call &c, int t, int b, int legac
 {
     if (c.slot_mapping != NULL)
         return attn_checked_slot(c.slot_mapping[t], (int64_t)c.num_blocks << c.block_shift);
-    return attn_slot(c.block_table + (int64_t)b * c.table_cols, c.table_cols, legacy,
-                     c.block_shift, c.num_blocks);
+    return attn_slot(c.block_table + (int64_t)b * c.table_cols, c.table_cols, legacy, c.block_shift,
+                     c.num_blocks);
 }
 
-template <typename T> __device__ const T *source_row(const struct attn_call &c, int t, int part,
-                                                     int head)
+template <typename T>
+__device__ const T *source_row(const struct attn_call &c, int t, int part, int head)
 {
     int64_t row = t;
     if (part == 0)
@@ -250,9 +249,8 @@ __device__ __forceinline__ struct early_row start_row(const struct attn_call &c,
     *from = source_row<T>(c, t, part, h);
 #pragma unroll
     for (int k = 0; k < EARLY; k++)
-        r.pair[k] = k * 64 + lane * 2 < c.head_size
-                        ? *(const uint32_t *)(*from + k * 64 + lane * 2)
-                        : 0;
+        r.pair[k] =
+            k * 64 + lane * 2 < c.head_size ? *(const uint32_t *)(*from + k * 64 + lane * 2) : 0;
     return r;
 }
 

@@ -43,7 +43,9 @@ enum { SPLIT_WARPS = 4, SPLIT_GRANULE = 16, SPLIT_MOST_STAGES = 8 };
 ROOM int32_t split_ctas(int element, int d, int rows)
 {
     return d == 256   ? (element == 1 ? (rows == 8 ? 3 : 2) : 1)
-           : d == 128 ? (rows == 16 ? 2 : element == 1 ? 4 : 3)
+           : d == 128 ? (rows == 16     ? 2
+                         : element == 1 ? 4
+                                        : 3)
                       : 4;
 }
 

@@ -69,8 +69,8 @@ template <int ROWS> struct item {
     int first, n_rows, kv_head, chunk, n_chunks, row0;
     int part_row; /* of the sequence's first token, in the partial results */
     int begin, end;
-    int low, high;                  /* of the valid rows' positions              */
-    int my_position[ROWS / 8][2];   /* of rows 8 i + 2 (lane % 4) + {0, 1}; -1 for none */
+    int low, high;                /* of the valid rows' positions              */
+    int my_position[ROWS / 8][2]; /* of rows 8 i + 2 (lane % 4) + {0, 1}; -1 for none */
     const int32_t *table;
 };
 
@@ -112,8 +112,7 @@ __device__ __forceinline__ void find_item(const struct attn_call &c, const struc
     for (int k = 0; k < ROWS / 8; k++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            w->my_position[k][e] =
-                __shfl_sync(0xffffffffu, position, k * 8 + (lane & 3) * 2 + e);
+            w->my_position[k][e] = __shfl_sync(0xffffffffu, position, k * 8 + (lane & 3) * 2 + e);
     w->high = __reduce_max_sync(0xffffffffu, position);
     w->low = __reduce_min_sync(0xffffffffu, r < w->n_rows ? position : INT32_MAX);
     w->begin = c.window > 0 ? max(u.begin, w->low - c.window + 1) : u.begin;
@@ -173,8 +172,8 @@ template <int KIND, int D, int ROWS, int STAGES> struct warp_ring {
             int block = __shfl_sync(0xffffffffu, blocks, i & 31);
             mapped = (mapped & ~(1u << (i & 31))) | ((uint32_t)(block >= 0) << (i & 31));
             int pos = (first + i * WARPS) * GRANULE;
-            bool whole = pos >= w.begin && pos + GRANULE <= w.end && c.head_size == D &&
-                         c.v_head_size == D;
+            bool whole =
+                pos >= w.begin && pos + GRANULE <= w.end && c.head_size == D && c.v_head_size == D;
             if (block >= 0 && whole)
                 copy_whole(i, block);
             else if (block >= 0)
@@ -205,8 +204,10 @@ template <int KIND, int D, int ROWS, int STAGES> struct warp_ring {
 
     __device__ __forceinline__ void copy_rows(int i, int block)
     {
-        enum { PER_PASS = 32 / tile::PIECES > 0 ? 32 / tile::PIECES : 1,
-               COLS = tile::PIECES > 32 ? tile::PIECES / 32 : 1 };
+        enum {
+            PER_PASS = 32 / tile::PIECES > 0 ? 32 / tile::PIECES : 1,
+            COLS = tile::PIECES > 32 ? tile::PIECES / 32 : 1
+        };
         int lane = threadIdx.x & 31;
         int pos = (first + i * WARPS) * GRANULE;
         int row_bytes = c.head_size * tile::ELEMENT;
@@ -406,7 +407,7 @@ __device__ __forceinline__ void join_warps(const struct item<ROWS> &w, struct st
 template <int ROWS>
 __device__ __forceinline__ struct attn_state joined_state(const float *ml, int row)
 {
-    struct attn_state t = {ATTN_NO_MAX, 0.0f};
+    struct attn_state t = { ATTN_NO_MAX, 0.0f };
     for (int i = 0; i < WARPS; i++)
         t.max = fmaxf(t.max, ml[(i * ROWS + row) * 2]);
     for (int i = 0; i < WARPS; i++)
@@ -422,7 +423,7 @@ __device__ __forceinline__ void store_tile(const struct attn_call &c, const stru
 {
     for (int i = threadIdx.x * 4; i < w.n_rows * D; i += THREADS * 4) {
         int row = i / D, ch = i % D;
-        float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
+        float4 o = { 0.0f, 0.0f, 0.0f, 0.0f };
         for (int k = 0; k < WARPS; k++) {
             const float4 x = *(const float4 *)&merge[(k * ROWS + row) * merge_tile<D>::STRIDE + ch];
             o.x += x.x;
@@ -451,8 +452,8 @@ struct sent {
 /* All partial results of the tile are out, after a barrier: count the chunk. */
 __device__ __forceinline__ int count_chunk(const struct attn_call &c, const struct sent &t)
 {
-    int64_t at = (int64_t)(t.first + t.row0 / c.group) * c.heads + t.kv_head * c.group +
-                 t.row0 % c.group;
+    int64_t at =
+        (int64_t)(t.first + t.row0 / c.group) * c.heads + t.kv_head * c.group + t.row0 % c.group;
     __threadfence();
     return (int)atomicAdd(&c.arrived[at], 1u);
 }
@@ -463,8 +464,8 @@ __device__ __forceinline__ void merge_chunks(const struct attn_call &c, const st
 {
     for (int r = threadIdx.x >> 5; r < t.n_rows; r += WARPS) {
         int row = t.row0 + r, token = row / c.group;
-        merge_row<D>(c, t.first + token, t.part_row + token,
-                     t.kv_head * c.group + row % c.group, t.n_chunks);
+        merge_row<D>(c, t.first + token, t.part_row + token, t.kv_head * c.group + row % c.group,
+                     t.n_chunks);
     }
 }
 
@@ -539,7 +540,7 @@ __global__ void __launch_bounds__(THREADS, shape<KIND, D, ROWS, STAGES>::CTAS_PE
         if (id < items)
             u = list_unit(c, LIST_SPLIT, id);
         store_tile<KIND, D, ROWS>(c, w, (const float *)data, ex->state);
-        struct sent sent = {w.first, w.row0, w.kv_head, w.part_row, w.n_rows, w.n_chunks};
+        struct sent sent = { w.first, w.row0, w.kv_head, w.part_row, w.n_rows, w.n_chunks };
         __syncthreads();
         int rank = 0;
         if (threadIdx.x == 0 && sent.n_chunks > 1)
@@ -611,16 +612,14 @@ template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *r
 }
 
 template <int KIND, int D>
-cudaError_t start_rows(const struct attn_call *c, const struct cuda_room *room,
-                       cudaStream_t stream)
+cudaError_t start_rows(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
     return c->tile_rows[LIST_SPLIT] == 8 ? choose<KIND, D, 8>(c, room, stream)
                                          : choose<KIND, D, 16>(c, room, stream);
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room,
-                      cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
 {
     return c->q_width == 64    ? start_rows<KIND, 64>(c, room, stream)
            : c->q_width == 128 ? start_rows<KIND, 128>(c, room, stream)

@@ -32,9 +32,8 @@ __device__ __forceinline__ bool is_split(const struct attn_call &c, int n)
 
 /* Cut a sequence of n new tokens after past for a kernel of tile_rows; nothing
  * where another kernel serves it. */
-__device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c,
-                                                        enum share share, int past, int n,
-                                                        int tile_rows)
+__device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &c, enum share share,
+                                                        int past, int n, int tile_rows)
 {
     if (share != SHARE_LATENT && is_split(c, n) != (share == SHARE_SPLIT))
         n = 0;

@@ -25,8 +25,7 @@ struct attn_plugin;
 /* Load a plugin.  ERR_NOT_FOUND when the file is missing, ERR_IO when it does
  * not load (a library it needs is absent) or lacks the symbol; the message
  * carries the loader's own words. */
-MUST_USE enum err_code attn_plugin_open(struct attn_plugin **out, const char *path,
-                                        struct err *e);
+MUST_USE enum err_code attn_plugin_open(struct attn_plugin **out, const char *path, struct err *e);
 
 /* An interface of the plugin, borrowed until attn_plugin_close; NULL when it
  * has none of that name for this ABI. */

@@ -8,8 +8,7 @@
 
 /* ---- attributes ----------------------------------------------------------- */
 
-static enum err_code int_range(const char *name, int32_t v, int32_t lo, int32_t hi,
-                               struct err *e)
+static enum err_code int_range(const char *name, int32_t v, int32_t lo, int32_t hi, struct err *e)
 {
     if (v >= lo && v <= hi)
         return ERR_OK;
@@ -78,8 +77,8 @@ static enum err_code rotary_offset(struct attn_call *c, struct err *e)
     int32_t o = A(c)->rotary_offset;
     if (o >= 0 && o % 8 == 0)
         return ERR_OK;
-    return INVALID(e, "rotary_offset",
-                   "rotary_offset: %d, expected at least 0 and a multiple of 8", o);
+    return INVALID(e, "rotary_offset", "rotary_offset: %d, expected at least 0 and a multiple of 8",
+                   o);
 }
 
 static enum err_code epsilon(struct attn_call *c, struct err *e)

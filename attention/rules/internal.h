@@ -6,11 +6,11 @@
 
 #include "attention/rules/rules.h"
 
-#define A(c)       ((c)->attrs)
-#define IN(c, i)   (&(c)->args->in[i])
-#define OUT(c, o)  (&(c)->args->out[o])
-#define HAS(c, i)  attn_present(IN(c, i))
-#define LATENT(c)  (A(c)->kv_cache_layout == ATTN_LATENT)
+#define A(c)                  ((c)->attrs)
+#define IN(c, i)              (&(c)->args->in[i])
+#define OUT(c, o)             (&(c)->args->out[o])
+#define HAS(c, i)             attn_present(IN(c, i))
+#define LATENT(c)             (A(c)->kv_cache_layout == ATTN_LATENT)
 #define INVALID(e, name, ...) err_set_param((e), ERR_INVALID, (name), __VA_ARGS__)
 
 struct attn_rule_set {

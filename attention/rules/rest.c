@@ -24,8 +24,8 @@ static enum err_code cache_dtype(struct attn_call *c, enum attn_input i, struct 
     const char *name = attn_input_name(i);
     bool quantised = A(c)->k_quant_type != ATTN_QUANT_NONE;
     if (quantised && d != ATTN_INT8 && d != ATTN_E4M3)
-        return INVALID(e, name, "%s: %s, expected int8 or float8e4m3fn with a quant type set",
-                       name, attn_dtype_name(d));
+        return INVALID(e, name, "%s: %s, expected int8 or float8e4m3fn with a quant type set", name,
+                       attn_dtype_name(d));
     if (!quantised && d != t)
         return INVALID(e, name, "%s: %s, expected %s (the type of query) with quant type NONE",
                        name, attn_dtype_name(d), attn_dtype_name(t));
@@ -102,7 +102,8 @@ static enum err_code scale_shape(struct attn_call *c, enum attn_input i, int32_t
     if (quant == ATTN_PER_TENSOR)
         return rule_want_shape(attn_input_name(i), IN(c, i), 1, 1, 0, 0, 0, e);
     if (quant == ATTN_PER_CHANNEL)
-        return rule_want_shape(attn_input_name(i), IN(c, i), 3, p->kv_num_heads, 1, p->head_size, 0, e);
+        return rule_want_shape(attn_input_name(i), IN(c, i), 3, p->kv_num_heads, 1, p->head_size, 0,
+                               e);
     return ERR_OK;
 }
 
@@ -166,12 +167,13 @@ static enum err_code bias_shape(struct attn_call *c, struct err *e)
 static enum err_code output_shape(struct attn_call *c, struct err *e)
 {
     return rule_want_shape("output", OUT(c, ATTN_OUT), 2, c->plan->token_count,
-                      (int64_t)c->plan->num_heads * c->plan->v_head_size, 0, 0, e);
+                           (int64_t)c->plan->num_heads * c->plan->v_head_size, 0, 0, e);
 }
 
 static enum err_code caches_out_both(struct attn_call *c, struct err *e)
 {
-    bool k = attn_present(OUT(c, ATTN_KEY_CACHE_OUT)), v = attn_present(OUT(c, ATTN_VALUE_CACHE_OUT));
+    bool k = attn_present(OUT(c, ATTN_KEY_CACHE_OUT)),
+         v = attn_present(OUT(c, ATTN_VALUE_CACHE_OUT));
     if (LATENT(c) || k == v)
         return ERR_OK;
     return INVALID(e, k ? "value_cache_out" : "key_cache_out",
@@ -191,7 +193,8 @@ static enum err_code aliases(struct attn_call *c, enum attn_output o, enum attn_
         same = out->shape[d] == in->shape[d];
     if (same)
         return ERR_OK;
-    return INVALID(e, attn_output_name(o), "%s: another tensor, expected the buffer, type and shape of %s",
+    return INVALID(e, attn_output_name(o),
+                   "%s: another tensor, expected the buffer, type and shape of %s",
                    attn_output_name(o), attn_input_name(i));
 }
 

@@ -24,8 +24,7 @@ static enum err_code query_width(struct attn_call *c, struct err *e)
     int64_t w = p->query_stride;
     if (w == 0 || w % heads != 0)
         return INVALID(e, "query", "query: width %lld, expected a multiple of %s %lld",
-                       (long long)w,
-                       packed ? "num_heads + 2*kv_num_heads (packed)" : "num_heads",
+                       (long long)w, packed ? "num_heads + 2*kv_num_heads (packed)" : "num_heads",
                        (long long)heads);
     p->head_size = (int32_t)(w / heads);
     return ERR_OK;
@@ -35,8 +34,7 @@ static enum err_code head_size(struct attn_call *c, struct err *e)
 {
     if (c->plan->head_size % 8 == 0)
         return ERR_OK;
-    return INVALID(e, "query", "query: head_size %d, expected a multiple of 8",
-                   c->plan->head_size);
+    return INVALID(e, "query", "query: head_size %d, expected a multiple of 8", c->plan->head_size);
 }
 
 static enum err_code v_head_size(struct attn_call *c, struct err *e)
@@ -72,7 +70,7 @@ static enum err_code key_shape(struct attn_call *c, struct err *e)
     if (!HAS(c, ATTN_KEY))
         return ERR_OK;
     return rule_want_shape("key", IN(c, ATTN_KEY), 2, p->token_count,
-                      (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
+                           (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
 }
 
 static enum err_code value_shape(struct attn_call *c, struct err *e)
@@ -81,7 +79,7 @@ static enum err_code value_shape(struct attn_call *c, struct err *e)
     if (!HAS(c, ATTN_VALUE))
         return ERR_OK;
     return rule_want_shape("value", IN(c, ATTN_VALUE), 2, p->token_count,
-                      (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
+                           (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
 }
 
 static enum err_code cache_rank(struct attn_call *c, struct err *e)
@@ -145,8 +143,8 @@ static enum err_code cu_seqlens(struct attn_call *c, struct err *e)
 
 static enum err_code past_seqlens(struct attn_call *c, struct err *e)
 {
-    return rule_want_shape("past_seqlens", IN(c, ATTN_PAST_SEQLENS), 1, c->plan->batch_size, 0, 0, 0,
-                      e);
+    return rule_want_shape("past_seqlens", IN(c, ATTN_PAST_SEQLENS), 1, c->plan->batch_size, 0, 0,
+                           0, e);
 }
 
 static enum err_code block_table(struct attn_call *c, struct err *e)
@@ -185,7 +183,8 @@ static enum err_code cos_needs_rotary(struct attn_call *c, struct err *e)
 {
     if (A(c)->do_rotary == 1 || !HAS(c, ATTN_COS_CACHE))
         return ERR_OK;
-    return INVALID(e, "cos_cache", "cos_cache, sin_cache: present, expected absent with do_rotary 0");
+    return INVALID(e, "cos_cache",
+                   "cos_cache, sin_cache: present, expected absent with do_rotary 0");
 }
 
 static enum err_code cos_shape(struct attn_call *c, struct err *e)
@@ -198,7 +197,8 @@ static enum err_code cos_shape(struct attn_call *c, struct err *e)
         return INVALID(e, "cos_cache",
                        "cos_cache: shape %s, expected (max_seq_len, rotary_dim/2), both at least 1",
                        rule_shape_text(t, found));
-    return rule_want_shape("sin_cache", IN(c, ATTN_SIN_CACHE), 2, t->shape[0], t->shape[1], 0, 0, e);
+    return rule_want_shape("sin_cache", IN(c, ATTN_SIN_CACHE), 2, t->shape[0], t->shape[1], 0, 0,
+                           e);
 }
 
 static enum err_code rotary_fits(struct attn_call *c, struct err *e)
@@ -219,16 +219,16 @@ static enum err_code slot_mapping(struct attn_call *c, struct err *e)
 {
     if (!HAS(c, ATTN_SLOT_MAPPING))
         return ERR_OK;
-    return rule_want_shape("slot_mapping", IN(c, ATTN_SLOT_MAPPING), 1, c->plan->token_count, 0, 0, 0,
-                      e);
+    return rule_want_shape("slot_mapping", IN(c, ATTN_SLOT_MAPPING), 1, c->plan->token_count, 0, 0,
+                           0, e);
 }
 
 static enum err_code query_positions(struct attn_call *c, struct err *e)
 {
     if (!HAS(c, ATTN_QUERY_POSITIONS))
         return ERR_OK;
-    return rule_want_shape("query_positions", IN(c, ATTN_QUERY_POSITIONS), 1, c->plan->token_count, 0,
-                      0, 0, e);
+    return rule_want_shape("query_positions", IN(c, ATTN_QUERY_POSITIONS), 1, c->plan->token_count,
+                           0, 0, 0, e);
 }
 
 static enum err_code head_sink(struct attn_call *c, struct err *e)
@@ -253,11 +253,12 @@ static enum err_code norms_shape(struct attn_call *c, struct err *e)
     enum err_code rc;
     if (!HAS(c, ATTN_Q_NORM_WEIGHT))
         return ERR_OK;
-    rc = rule_want_shape("q_norm_weight", IN(c, ATTN_Q_NORM_WEIGHT), 1, c->plan->head_size, 0, 0, 0, e);
+    rc = rule_want_shape("q_norm_weight", IN(c, ATTN_Q_NORM_WEIGHT), 1, c->plan->head_size, 0, 0, 0,
+                         e);
     if (rc)
         return rc;
-    return rule_want_shape("k_norm_weight", IN(c, ATTN_K_NORM_WEIGHT), 1, c->plan->head_size, 0, 0, 0,
-                      e);
+    return rule_want_shape("k_norm_weight", IN(c, ATTN_K_NORM_WEIGHT), 1, c->plan->head_size, 0, 0,
+                           0, e);
 }
 
 /* ---- the rows ------------------------------------------------------------- */

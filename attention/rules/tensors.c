@@ -39,8 +39,8 @@ static enum err_code forms(struct attn_call *c, struct err *e)
     return rc;
 }
 
-static enum err_code on_device(const char *name, const struct attn_tensor *t,
-                               enum attn_device want, struct err *e)
+static enum err_code on_device(const char *name, const struct attn_tensor *t, enum attn_device want,
+                               struct err *e)
 {
     if (!attn_present(t) || t->device == want)
         return ERR_OK;
@@ -52,8 +52,7 @@ static enum err_code devices(struct attn_call *c, struct err *e)
 {
     enum err_code rc = ERR_OK;
     for (int i = 0; rc == ERR_OK && i < ATTN_INPUTS; i++)
-        rc = on_device(attn_input_name(i), IN(c, i), i == ATTN_METADATA ? ATTN_HOST : c->device,
-                       e);
+        rc = on_device(attn_input_name(i), IN(c, i), i == ATTN_METADATA ? ATTN_HOST : c->device, e);
     for (int i = 0; rc == ERR_OK && i < ATTN_OUTPUTS; i++)
         rc = on_device(attn_output_name(i), OUT(c, i), c->device, e);
     return rc;
@@ -76,8 +75,7 @@ static enum err_code value_cache_there(struct attn_call *c, struct err *e)
 {
     if (LATENT(c) || HAS(c, ATTN_VALUE_CACHE))
         return ERR_OK;
-    return INVALID(e, "value_cache",
-                   "value_cache: absent, required with kv_cache_layout SEPARATE");
+    return INVALID(e, "value_cache", "value_cache: absent, required with kv_cache_layout SEPARATE");
 }
 
 static enum err_code key_and_value(struct attn_call *c, struct err *e)
@@ -172,8 +170,7 @@ static enum err_code dtypes(struct attn_call *c, struct err *e)
     }
     if (OUT(c, ATTN_OUT)->dtype != c->plan->dtype)
         return INVALID(e, "output", "output: %s, expected %s",
-                       attn_dtype_name(OUT(c, ATTN_OUT)->dtype),
-                       attn_dtype_name(c->plan->dtype));
+                       attn_dtype_name(OUT(c, ATTN_OUT)->dtype), attn_dtype_name(c->plan->dtype));
     return ERR_OK;
 }
 

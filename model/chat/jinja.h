@@ -51,8 +51,8 @@ enum jinja_kind {
     JV_MAP,
     JV_NAMESPACE, /* a map whose members `set ns.x` may change */
     JV_MACRO,
-    JV_FUNCTION,  /* a global: u.function */
-    JV_METHOD,    /* a bound method of u.method->self */
+    JV_FUNCTION, /* a global: u.function */
+    JV_METHOD,   /* a bound method of u.method->self */
     JV_LOOP
 };
 
@@ -135,16 +135,59 @@ struct jinja_args {
 
 enum jinja_node_type {
     /* expressions */
-    JN_LITERAL, JN_NAME, JN_LIST, JN_TUPLE, JN_MAP, JN_ATTR, JN_ITEM, JN_SLICE, JN_CALL,
-    JN_FILTER, JN_TEST, JN_NOT, JN_NEG, JN_POS, JN_BINARY, JN_COMPARE, JN_AND, JN_OR, JN_COND,
+    JN_LITERAL,
+    JN_NAME,
+    JN_LIST,
+    JN_TUPLE,
+    JN_MAP,
+    JN_ATTR,
+    JN_ITEM,
+    JN_SLICE,
+    JN_CALL,
+    JN_FILTER,
+    JN_TEST,
+    JN_NOT,
+    JN_NEG,
+    JN_POS,
+    JN_BINARY,
+    JN_COMPARE,
+    JN_AND,
+    JN_OR,
+    JN_COND,
     /* statements */
-    JN_TEXT, JN_PRINT, JN_IF, JN_FOR, JN_SET, JN_SET_BLOCK, JN_MACRO, JN_CALL_BLOCK,
-    JN_FILTER_BLOCK, JN_WITH, JN_BLOCK, JN_BREAK, JN_CONTINUE
+    JN_TEXT,
+    JN_PRINT,
+    JN_IF,
+    JN_FOR,
+    JN_SET,
+    JN_SET_BLOCK,
+    JN_MACRO,
+    JN_CALL_BLOCK,
+    JN_FILTER_BLOCK,
+    JN_WITH,
+    JN_BLOCK,
+    JN_BREAK,
+    JN_CONTINUE
 };
 
 enum jinja_op {
-    JO_NONE, JO_ADD, JO_SUB, JO_MUL, JO_DIV, JO_FLOORDIV, JO_MOD, JO_POW, JO_CONCAT,
-    JO_EQ, JO_NE, JO_LT, JO_LE, JO_GT, JO_GE, JO_IN, JO_NOT_IN
+    JO_NONE,
+    JO_ADD,
+    JO_SUB,
+    JO_MUL,
+    JO_DIV,
+    JO_FLOORDIV,
+    JO_MOD,
+    JO_POW,
+    JO_CONCAT,
+    JO_EQ,
+    JO_NE,
+    JO_LT,
+    JO_LE,
+    JO_GT,
+    JO_GE,
+    JO_IN,
+    JO_NOT_IN
 };
 
 /* What a, b, c, list and names hold, by type:
@@ -334,12 +377,10 @@ const struct jinja_str *jinja_arg_str(struct jinja *j, const struct jinja_args *
                                       const char *keyword, const struct jinja_str *otherwise);
 int64_t jinja_arg_int(struct jinja *j, const struct jinja_args *args, size_t at,
                       const char *keyword, int64_t otherwise);
-bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword,
-                    bool otherwise);
+bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword, bool otherwise);
 
 /* Merge sort of l by key[i] (stable). */
-void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value *key,
-                bool reverse);
+void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value *key, bool reverse);
 
 /* ---- parse and walk ------------------------------------------------------------------ */
 
@@ -353,7 +394,6 @@ void jinja_scope_push(struct jinja *j);
 /* Walk the tree; text goes to j->out. */
 void jinja_render(struct jinja *j, const struct jinja_node *root);
 /* Call any callable. */
-struct jinja_value jinja_call(struct jinja *j, struct jinja_value f,
-                              const struct jinja_args *args);
+struct jinja_value jinja_call(struct jinja *j, struct jinja_value f, const struct jinja_args *args);
 
 #endif

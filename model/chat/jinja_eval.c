@@ -74,8 +74,12 @@ static struct jinja_args arguments(struct jinja *j, const struct jinja_node *n,
         value[extra + i] = eval(j, n->list[i]);
     for (size_t i = 0; i < n->n_names; i++)
         named[i] = eval(j, n->named[i]);
-    return (struct jinja_args){ .n = n->n_list + extra, .n_keywords = n->n_names, .value = value,
-                                .keyword = n->names, .keyword_value = named, .callee = callee };
+    return (struct jinja_args){ .n = n->n_list + extra,
+                                .n_keywords = n->n_names,
+                                .value = value,
+                                .keyword = n->names,
+                                .keyword_value = named,
+                                .callee = callee };
 }
 
 /* NUL-terminated copy for messages. */
@@ -218,8 +222,7 @@ static struct jinja_value eval_negation(struct jinja *j, const struct jinja_node
         jinja_fail(j, "a %s has no sign", jinja_type_name(v));
     if (n->type == JN_POS)
         return v;
-    return v.kind == JV_FLOAT ? jinja_float(-v.u.real)
-                              : jinja_binary(j, JO_SUB, jinja_int(0), v);
+    return v.kind == JV_FLOAT ? jinja_float(-v.u.real) : jinja_binary(j, JO_SUB, jinja_int(0), v);
 }
 
 static struct jinja_value eval_list(struct jinja *j, const struct jinja_node *n)

@@ -111,8 +111,8 @@ static void parse_arguments(struct jinja_parser *s, struct jinja_node *call)
             if (jinja_take_op(s, ")"))
                 break;
         }
-        bool keyword = s->t->type == JT_NAME && s->t[1].type == JT_OP && s->t[1].n == 1 &&
-                       s->t[1].p[0] == '=';
+        bool keyword =
+            s->t->type == JT_NAME && s->t[1].type == JT_OP && s->t[1].n == 1 && s->t[1].p[0] == '=';
         if (keyword) {
             if (named.n == 64)
                 jinja_fail(s->j, "more than 64 keyword arguments");
@@ -218,7 +218,8 @@ static struct jinja_node *parse_primary(struct jinja_parser *s)
         return n;
     }
     case JT_NAME:
-        if (jinja_is_word(s, "true") || jinja_is_word(s, "True") || jinja_is_word(s, "false") || jinja_is_word(s, "False")) {
+        if (jinja_is_word(s, "true") || jinja_is_word(s, "True") || jinja_is_word(s, "false") ||
+            jinja_is_word(s, "False")) {
             n->literal = jinja_bool(t->p[0] == 't' || t->p[0] == 'T');
         } else if (jinja_is_word(s, "none") || jinja_is_word(s, "None")) {
             n->literal = jinja_none();

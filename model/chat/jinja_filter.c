@@ -56,8 +56,7 @@ int64_t jinja_arg_int(struct jinja *j, const struct jinja_args *args, size_t at,
     return v.kind == JV_INT ? v.u.integer : v.u.boolean;
 }
 
-bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword,
-                    bool otherwise)
+bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword, bool otherwise)
 {
     struct jinja_value v;
     return jinja_arg(args, at, keyword, &v) ? jinja_truth(v) : otherwise;
@@ -232,13 +231,15 @@ static struct jinja_value f_format(struct jinja *j, const struct jinja_args *a)
 static struct jinja_value f_truncate(struct jinja *j, const struct jinja_args *a)
 {
     struct jinja_value v = f_string(j, a);
-    int64_t length = jinja_arg_int(j, a, 1, "length", 255), leeway = jinja_arg_int(j, a, 4, "leeway", 5);
+    int64_t length = jinja_arg_int(j, a, 1, "length", 255),
+            leeway = jinja_arg_int(j, a, 4, "leeway", 5);
     struct jinja_str dots = { .n = 3, .p = "..." };
     const struct jinja_str *end = jinja_arg_str(j, a, 3, "end", &dots);
     if (jinja_length(j, v) <= length + leeway)
         return v;
-    int64_t keep = length - jinja_length(j, (struct jinja_value){ .kind = JV_STRING,
-                                                                  .u.str = (struct jinja_str *)end });
+    int64_t keep =
+        length - jinja_length(j, (struct jinja_value){ .kind = JV_STRING,
+                                                       .u.str = (struct jinja_str *)end });
     struct jinja_value cut =
         jinja_slice(j, v, jinja_none(), jinja_int(keep > 0 ? keep : 0), jinja_none());
     if (!jinja_arg_bool(a, 2, "killwords", false)) {
@@ -367,7 +368,8 @@ static struct jinja_value f_round(struct jinja *j, const struct jinja_args *a)
     return jinja_float(strtod(text, NULL));
 }
 
-/* ---- filters of sequences ---------------------------------------------------------------------- */
+/* ---- filters of sequences ----------------------------------------------------------------------
+ */
 
 static struct jinja_value f_length(struct jinja *j, const struct jinja_args *a)
 {
@@ -552,8 +554,11 @@ static struct jinja_value f_map(struct jinja *j, const struct jinja_args *a)
             if (a->n > 2)
                 memmove(value + 1, value + 2, (a->n - 2) * sizeof *value);
             value[0] = l->item[i];
-            struct jinja_args one = { .n = a->n - 1, .n_keywords = a->n_keywords, .value = value,
-                                      .keyword = a->keyword, .keyword_value = a->keyword_value,
+            struct jinja_args one = { .n = a->n - 1,
+                                      .n_keywords = a->n_keywords,
+                                      .value = value,
+                                      .keyword = a->keyword,
+                                      .keyword_value = a->keyword_value,
                                       .callee = "map" };
             v = f(j, &one);
         }
@@ -633,7 +638,8 @@ static struct jinja_value f_batch(struct jinja *j, const struct jinja_args *a)
     return out;
 }
 
-/* ---- globals ----------------------------------------------------------------------------------- */
+/* ---- globals -----------------------------------------------------------------------------------
+ */
 
 static struct jinja_value g_range(struct jinja *j, const struct jinja_args *a)
 {
@@ -685,7 +691,8 @@ static struct jinja_value g_strftime_now(struct jinja *j, const struct jinja_arg
     return jinja_strftime(j, jinja_arg_str(j, a, 0, "format", NULL), j->now);
 }
 
-/* ---- tables -------------------------------------------------------------------------------------- */
+/* ---- tables
+ * -------------------------------------------------------------------------------------- */
 
 struct row {
     const char *name;
@@ -693,33 +700,56 @@ struct row {
 };
 
 static const struct row filters[] = {
-    { "abs", f_abs },           { "attr", f_attr },
-    { "batch", f_batch },       { "capitalize", f_capitalize },
-    { "count", f_length },      { "d", f_default },
-    { "default", f_default },   { "dictsort", f_dictsort },
-    { "e", f_escape },          { "escape", f_escape },
-    { "first", f_first },       { "float", f_float },
-    { "format", f_format },     { "indent", f_indent },
-    { "int", f_int },           { "items", f_items },
-    { "join", f_join },         { "last", f_last },
-    { "length", f_length },     { "list", f_list },
-    { "lower", f_lower },       { "map", f_map },
-    { "max", f_max },           { "min", f_min },
-    { "reject", f_reject },     { "rejectattr", f_rejectattr },
-    { "replace", f_replace },   { "reverse", f_reverse },
-    { "round", f_round },       { "safe", f_string },
-    { "select", f_select },     { "selectattr", f_selectattr },
-    { "sort", f_sort },         { "string", f_string },
-    { "sum", f_sum },           { "title", f_title },
-    { "tojson", f_tojson },     { "trim", f_trim },
-    { "truncate", f_truncate }, { "unique", f_unique },
-    { "upper", f_upper },       { "urlencode", f_urlencode },
+    { "abs", f_abs },
+    { "attr", f_attr },
+    { "batch", f_batch },
+    { "capitalize", f_capitalize },
+    { "count", f_length },
+    { "d", f_default },
+    { "default", f_default },
+    { "dictsort", f_dictsort },
+    { "e", f_escape },
+    { "escape", f_escape },
+    { "first", f_first },
+    { "float", f_float },
+    { "format", f_format },
+    { "indent", f_indent },
+    { "int", f_int },
+    { "items", f_items },
+    { "join", f_join },
+    { "last", f_last },
+    { "length", f_length },
+    { "list", f_list },
+    { "lower", f_lower },
+    { "map", f_map },
+    { "max", f_max },
+    { "min", f_min },
+    { "reject", f_reject },
+    { "rejectattr", f_rejectattr },
+    { "replace", f_replace },
+    { "reverse", f_reverse },
+    { "round", f_round },
+    { "safe", f_string },
+    { "select", f_select },
+    { "selectattr", f_selectattr },
+    { "sort", f_sort },
+    { "string", f_string },
+    { "sum", f_sum },
+    { "title", f_title },
+    { "tojson", f_tojson },
+    { "trim", f_trim },
+    { "truncate", f_truncate },
+    { "unique", f_unique },
+    { "upper", f_upper },
+    { "urlencode", f_urlencode },
     { "wordcount", f_wordcount },
 };
 
 static const struct row globals[] = {
-    { "range", g_range },     { "dict", g_dict },
-    { "namespace", g_namespace }, { "raise_exception", g_raise },
+    { "range", g_range },
+    { "dict", g_dict },
+    { "namespace", g_namespace },
+    { "raise_exception", g_raise },
     { "strftime_now", g_strftime_now },
 };
 

@@ -23,7 +23,8 @@ struct lexer {
     size_t n_tokens, cap;
 };
 
-static struct jinja_token *push(struct lexer *x, enum jinja_token_type type, const char *p, size_t n)
+static struct jinja_token *push(struct lexer *x, enum jinja_token_type type, const char *p,
+                                size_t n)
 {
     if (x->n_tokens == x->cap) {
         size_t cap = x->cap == 0 ? 256 : 2 * x->cap;
@@ -184,8 +185,8 @@ static void lex_number(struct lexer *x)
     bool real = false;
     for (; i < x->n && n + 1 < sizeof text; i++) {
         char c = x->p[i];
-        bool sign = (c == '+' || c == '-') && i > x->at &&
-                    (x->p[i - 1] == 'e' || x->p[i - 1] == 'E');
+        bool sign =
+            (c == '+' || c == '-') && i > x->at && (x->p[i - 1] == 'e' || x->p[i - 1] == 'E');
         bool point = c == '.' && !real && i + 1 < x->n && x->p[i + 1] >= '0' && x->p[i + 1] <= '9';
         bool exponent = (c == 'e' || c == 'E') && i + 1 < x->n &&
                         ((x->p[i + 1] >= '0' && x->p[i + 1] <= '9') || x->p[i + 1] == '-' ||

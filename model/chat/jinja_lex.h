@@ -6,9 +6,15 @@
 
 enum jinja_token_type {
     JT_TEXT, /* literal output, white space already controlled */
-    JT_PRINT_BEGIN, JT_PRINT_END, JT_BLOCK_BEGIN, JT_BLOCK_END,
-    JT_NAME, JT_STRING, JT_INT, JT_FLOAT,
-    JT_OP,   /* p[0..n): the operator's characters */
+    JT_PRINT_BEGIN,
+    JT_PRINT_END,
+    JT_BLOCK_BEGIN,
+    JT_BLOCK_END,
+    JT_NAME,
+    JT_STRING,
+    JT_INT,
+    JT_FLOAT,
+    JT_OP, /* p[0..n): the operator's characters */
     JT_END
 };
 

@@ -9,8 +9,8 @@ struct jinja_parser {
     struct jinja *j;
     const struct jinja_token *t; /* the next token */
     int loops;                   /* nesting, for break and continue */
-    int soft; /* nesting of branches: there an unknown filter or test is an error
-               * only when it is reached, as the reference has it */
+    int soft;                    /* nesting of branches: there an unknown filter or test is an error
+                                  * only when it is reached, as the reference has it */
 };
 
 /* A growing list of nodes. */

@@ -147,8 +147,7 @@ struct jinja_value jinja_replace(struct jinja *j, const struct jinja_str *s,
     size_t at = 0;
     for (; count != 0 && at <= s->n; count--) {
         jinja_step(j, 1);
-        const char *hit = old->n == 0 ? s->p + at
-                                      : memmem(s->p + at, s->n - at, old->p, old->n);
+        const char *hit = old->n == 0 ? s->p + at : memmem(s->p + at, s->n - at, old->p, old->n);
         if (hit == NULL)
             break;
         size_t from = (size_t)(hit - s->p);
@@ -318,8 +317,8 @@ static struct jinja_value split(struct jinja *j, struct jinja_value v, const str
     struct jinja_value out = jinja_list_new(j, JV_LIST);
     size_t from = 0, to = s->n;
     while (most-- != 0) {
-        const char *hit = from_right ? find_last(s, to, sep)
-                                     : memmem(s->p + from, s->n - from, sep->p, sep->n);
+        const char *hit =
+            from_right ? find_last(s, to, sep) : memmem(s->p + from, s->n - from, sep->p, sep->n);
         if (hit == NULL)
             break;
         size_t at = (size_t)(hit - s->p);
@@ -635,8 +634,7 @@ static struct jinja_value m_list_count(struct jinja *j, struct jinja_value v,
 static struct jinja_value m_refused(struct jinja *j, struct jinja_value v,
                                     const struct jinja_args *a)
 {
-    jinja_fail(j, "%s() would change a %s, which templates may not", a->callee,
-               jinja_type_name(v));
+    jinja_fail(j, "%s() would change a %s, which templates may not", a->callee, jinja_type_name(v));
 }
 
 enum { ON_STRING = 1, ON_MAP = 2, ON_LIST = 4 };
@@ -695,8 +693,8 @@ static const struct {
 
 static method *find_method(struct jinja_value v, const struct jinja_str *name)
 {
-    int on = v.kind == JV_STRING                          ? ON_STRING
-             : v.kind == JV_MAP                           ? ON_MAP
+    int on = v.kind == JV_STRING                       ? ON_STRING
+             : v.kind == JV_MAP                        ? ON_MAP
              : v.kind == JV_LIST || v.kind == JV_TUPLE ? ON_LIST
                                                        : 0;
     for (size_t i = 0; on != 0 && i < sizeof methods / sizeof methods[0]; i++)

@@ -90,7 +90,10 @@ static void string_repr(struct jinja_buf *b, const struct jinja_str *s)
         else if (n > 0 && (u == ' ' || printable((int32_t)u)))
             out[0] = '\0';
         else
-            snprintf(out, sizeof out, u < 0x100 ? "\\x%02x" : u < 0x10000 ? "\\u%04x" : "\\U%08x",
+            snprintf(out, sizeof out,
+                     u < 0x100     ? "\\x%02x"
+                     : u < 0x10000 ? "\\u%04x"
+                                   : "\\U%08x",
                      u);
         n = n == 0 ? 1 : n;
         if (out[0] == '\0')
@@ -423,9 +426,9 @@ static void format_value(struct jinja_buf *b, struct jinja_value v, const char *
             jinja_fail(j, "format: '%c' cannot show a %s", s.type, jinja_type_name(v));
         str = jinja_to_str(j, v);
         if (s.precision >= 0) {
-            struct jinja_value cut = jinja_slice(
-                j, (struct jinja_value){ .kind = JV_STRING, .u.str = str }, jinja_none(),
-                jinja_int(s.precision), jinja_none());
+            struct jinja_value cut =
+                jinja_slice(j, (struct jinja_value){ .kind = JV_STRING, .u.str = str },
+                            jinja_none(), jinja_int(s.precision), jinja_none());
             str = cut.u.str;
         }
     }
@@ -561,8 +564,11 @@ struct jinja_value jinja_format_percent(struct jinja *j, const struct jinja_str 
             jinja_fail(j, "%%%c needs a number, found %s", type, jinja_type_name(v));
         if (number && strchr("di", type) != NULL && v.kind == JV_FLOAT)
             v = jinja_int((int64_t)v.u.real);
-        snprintf(spec, sizeof spec, "%s%.*s%c", left ? "<" : number ? "" : ">", (int)(i - from),
-                 s->p + from, type == 'i' ? 'd' : type);
+        snprintf(spec, sizeof spec, "%s%.*s%c",
+                 left     ? "<"
+                 : number ? ""
+                          : ">",
+                 (int)(i - from), s->p + from, type == 'i' ? 'd' : type);
         format_value(&b, v, spec, strlen(spec));
     }
     if (args.kind == JV_TUPLE && next < n)

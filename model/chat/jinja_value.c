@@ -36,8 +36,8 @@ _Noreturn void jinja_fail(struct jinja *j, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    j->rc = err_set_param(j->err, ERR_INVALID, "messages", "%s, line %d: %s", j->name, j->line,
-                          text);
+    j->rc =
+        err_set_param(j->err, ERR_INVALID, "messages", "%s, line %d: %s", j->name, j->line, text);
     longjmp(j->escape, 1);
 }
 
@@ -385,8 +385,8 @@ bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_
         if (v.kind != JV_STRING)
             jinja_fail(j, "'in' of a str needs a str, found %s", jinja_type_name(v));
         jinja_step(j, container.u.str->n / 64);
-        return v.u.str->n == 0 || memmem(container.u.str->p, container.u.str->n, v.u.str->p,
-                                         v.u.str->n) != NULL;
+        return v.u.str->n == 0 ||
+               memmem(container.u.str->p, container.u.str->n, v.u.str->p, v.u.str->n) != NULL;
     case JV_LIST:
     case JV_TUPLE:
         for (size_t i = 0; i < container.u.list->n; i++)
@@ -403,11 +403,20 @@ bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_
 const char *jinja_type_name(struct jinja_value v)
 {
     static const char *const name[] = {
-        [JV_UNDEFINED] = "undefined", [JV_NONE] = "NoneType",       [JV_BOOL] = "bool",
-        [JV_INT] = "int",             [JV_FLOAT] = "float",         [JV_STRING] = "str",
-        [JV_LIST] = "list",           [JV_TUPLE] = "tuple",         [JV_MAP] = "dict",
-        [JV_NAMESPACE] = "Namespace", [JV_MACRO] = "Macro",         [JV_FUNCTION] = "function",
-        [JV_METHOD] = "method",       [JV_LOOP] = "LoopContext",
+        [JV_UNDEFINED] = "undefined",
+        [JV_NONE] = "NoneType",
+        [JV_BOOL] = "bool",
+        [JV_INT] = "int",
+        [JV_FLOAT] = "float",
+        [JV_STRING] = "str",
+        [JV_LIST] = "list",
+        [JV_TUPLE] = "tuple",
+        [JV_MAP] = "dict",
+        [JV_NAMESPACE] = "Namespace",
+        [JV_MACRO] = "Macro",
+        [JV_FUNCTION] = "function",
+        [JV_METHOD] = "method",
+        [JV_LOOP] = "LoopContext",
     };
     return name[v.kind];
 }
@@ -557,8 +566,8 @@ struct jinja_value jinja_get_attr(struct jinja *j, struct jinja_value v,
     }
     if (v.kind == JV_MAP || v.kind == JV_NAMESPACE) {
         struct jinja_str key = *name;
-        const struct jinja_value *found = jinja_map_get(
-            j, v.u.map, (struct jinja_value){ .kind = JV_STRING, .u.str = &key });
+        const struct jinja_value *found =
+            jinja_map_get(j, v.u.map, (struct jinja_value){ .kind = JV_STRING, .u.str = &key });
         if (found != NULL)
             return *found;
     }
@@ -620,10 +629,10 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
 
 static const char *op_text(enum jinja_op op)
 {
-    static const char *const text[] = { [JO_ADD] = "+",       [JO_SUB] = "-", [JO_MUL] = "*",
-                                        [JO_DIV] = "/",       [JO_FLOORDIV] = "//",
-                                        [JO_MOD] = "%",       [JO_POW] = "**",
-                                        [JO_CONCAT] = "~" };
+    static const char *const text[] = {
+        [JO_ADD] = "+",       [JO_SUB] = "-", [JO_MUL] = "*",  [JO_DIV] = "/",
+        [JO_FLOORDIV] = "//", [JO_MOD] = "%", [JO_POW] = "**", [JO_CONCAT] = "~"
+    };
     return text[op];
 }
 

@@ -97,9 +97,8 @@ static struct jinja_value string_value(struct jinja *j, const char *s, bool user
 static struct jinja_value number_value(const cJSON *c)
 {
     if (c->valuestring != NULL)
-        return strcmp(c->valuestring, "real") == 0
-                   ? jinja_float(c->valuedouble)
-                   : jinja_int(strtoll(c->valuestring, NULL, 10));
+        return strcmp(c->valuestring, "real") == 0 ? jinja_float(c->valuedouble)
+                                                   : jinja_int(strtoll(c->valuestring, NULL, 10));
     if (c->valuedouble != floor(c->valuedouble) || fabs(c->valuedouble) >= 0x1p63)
         return jinja_float(c->valuedouble);
     return jinja_int((int64_t)c->valuedouble);
@@ -199,8 +198,9 @@ enum err_code chat_template_render(const struct chat_template *t, const struct c
 {
     struct jinja_arena arena = { .limit = JINJA_MAX_ARENA };
     struct jinja_buf text;
-    struct jinja j = { .arena = &arena, .err = e, .name = t->name, .line = 1, .out = &text,
-                       .now = in->now };
+    struct jinja j = {
+        .arena = &arena, .err = e, .name = t->name, .line = 1, .out = &text, .now = in->now
+    };
     jinja_buf_init(&text, &j);
     enum err_code rc = rendered(&j, t, in) ? take_result(&text, out, e) : j.rc;
     jinja_arena_free(&arena);

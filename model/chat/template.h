@@ -23,13 +23,13 @@ MUST_USE enum err_code chat_template_parse(struct chat_template **out, const cha
 void chat_template_free(struct chat_template *t);
 
 struct chat_input {
-    const struct cJSON *messages;  /* array of objects; tool-call arguments objects */
-    const struct cJSON *tools;     /* array, or NULL: none                    */
-    const struct cJSON *documents; /* array, or NULL: none                    */
-    const struct cJSON *kwargs;    /* object of further variables, or NULL    */
+    const struct cJSON *messages;      /* array of objects; tool-call arguments objects */
+    const struct cJSON *tools;         /* array, or NULL: none                    */
+    const struct cJSON *documents;     /* array, or NULL: none                    */
+    const struct cJSON *kwargs;        /* object of further variables, or NULL    */
     const char *bos_token, *eos_token; /* "" when absent                      */
     bool add_generation_prompt;
-    time_t now;                    /* strftime_now and date helpers, local    */
+    time_t now; /* strftime_now and date helpers, local    */
 };
 
 struct chat_rendered {
@@ -42,7 +42,7 @@ struct chat_rendered {
 void chat_rendered_fini(struct chat_rendered *r);
 
 MUST_USE enum err_code chat_template_render(const struct chat_template *t,
-                                            const struct chat_input *in,
-                                            struct chat_rendered *out, struct err *e);
+                                            const struct chat_input *in, struct chat_rendered *out,
+                                            struct err *e);
 
 #endif

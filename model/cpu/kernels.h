@@ -52,8 +52,8 @@ struct finish {
 
 struct cpu_kernels {
     const char *name;
-    uint32_t micro_rows; /* best block height, <= MICRO_ROWS_MAX */
-    micro_fn *micro[PANEL_STORES]; /* NULL: not on this instruction set */
+    uint32_t micro_rows;                     /* best block height, <= MICRO_ROWS_MAX */
+    micro_fn *micro[PANEL_STORES];           /* NULL: not on this instruction set */
     micro_pair_fn *micro_pair[PANEL_STORES]; /* NULL: one panel at a time */
     /* Takes c[mr][32] by value: it may be overwritten. */
     void (*finish)(const struct finish *f, float *c, uint32_t mr);

@@ -45,9 +45,8 @@ static inline __attribute__((always_inline)) void pair_rows(const unsigned char 
                                                             const int mr, float *c)
 {
     __m512 acc[PAIR_ROWS][4];
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < 4; j++)
-            acc[m][j] = _mm512_setzero_ps();
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < 4; j++) acc[m][j] =
+        _mm512_setzero_ps();
     for (uint32_t k = 0; k < n_k; k++, w += PAIR_BYTES, a += mr) {
         __m512bh b0 = (__m512bh)_mm512_loadu_si512(w);
         __m512bh b1 = (__m512bh)_mm512_loadu_si512(w + 64);
@@ -62,9 +61,8 @@ static inline __attribute__((always_inline)) void pair_rows(const unsigned char 
             acc[m][3] = _mm512_dpbf16_ps(acc[m][3], x, b3);
         }
     }
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < 4; j++)
-            _mm512_storeu_ps(c + (j / 2 * mr + m) * PANEL + j % 2 * 16, acc[m][j]);
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < 4; j++)
+        _mm512_storeu_ps(c + (j / 2 * mr + m) * PANEL + j % 2 * 16, acc[m][j]);
 }
 
 void cpu_micro_pair_avx512bf16(const void *panel, size_t panel_bytes, const void *a, uint32_t n_k,
@@ -90,7 +88,7 @@ void cpu_micro_pair_avx512bf16(const void *panel, size_t panel_bytes, const void
 
 #define CASE(n)                                                                                    \
     case n:                                                                                        \
-        rows(panel, a, n_k, n, c, ahead, stride);                                                                 \
+        rows(panel, a, n_k, n, c, ahead, stride);                                                  \
         break;
 
 void cpu_micro_avx512bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,

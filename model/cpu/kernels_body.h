@@ -21,51 +21,42 @@ static inline __attribute__((always_inline)) void micro_f32_rows(const float *w,
                                                                  size_t stride)
 {
     V acc[MICRO_ROWS][NV];
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < NV; j++)
-            acc[m][j] = v_zero();
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < NV; j++) acc[m][j] = v_zero();
     for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr, ahead += stride) {
         V b[NV];
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + stride / 2);
-        UNROLL for (int j = 0; j < NV; j++)
-            b[j] = v_load(w + j * LANES);
-        UNROLL for (int m = 0; m < mr; m++) {
+        UNROLL for (int j = 0; j < NV; j++) b[j] = v_load(w + j * LANES);
+        UNROLL for (int m = 0; m < mr; m++)
+        {
             V x = v_set(a[m]);
-            UNROLL for (int j = 0; j < NV; j++)
-                acc[m][j] = v_fma(x, b[j], acc[m][j]);
+            UNROLL for (int j = 0; j < NV; j++) acc[m][j] = v_fma(x, b[j], acc[m][j]);
         }
     }
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < NV; j++)
-            v_store(c + m * PANEL + j * LANES, acc[m][j]);
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < NV; j++)
+        v_store(c + m * PANEL + j * LANES, acc[m][j]);
 }
 
-static inline __attribute__((always_inline)) void micro_bf16_rows(const uint16_t *w,
-                                                                  const float *a, uint32_t n_k,
-                                                                  const int mr, float *c,
-                                                                  const char *ahead,
+static inline __attribute__((always_inline)) void micro_bf16_rows(const uint16_t *w, const float *a,
+                                                                  uint32_t n_k, const int mr,
+                                                                  float *c, const char *ahead,
                                                                   size_t stride)
 {
     V acc[MICRO_ROWS][NV];
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < NV; j++)
-            acc[m][j] = v_zero();
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < NV; j++) acc[m][j] = v_zero();
     for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr, ahead += stride) {
         V b[NV];
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + stride / 2);
-        UNROLL for (int j = 0; j < NV; j++)
-            b[j] = v_widen(w + j * LANES);
-        UNROLL for (int m = 0; m < mr; m++) {
+        UNROLL for (int j = 0; j < NV; j++) b[j] = v_widen(w + j * LANES);
+        UNROLL for (int m = 0; m < mr; m++)
+        {
             V x = v_set(a[m]);
-            UNROLL for (int j = 0; j < NV; j++)
-                acc[m][j] = v_fma(x, b[j], acc[m][j]);
+            UNROLL for (int j = 0; j < NV; j++) acc[m][j] = v_fma(x, b[j], acc[m][j]);
         }
     }
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < NV; j++)
-            v_store(c + m * PANEL + j * LANES, acc[m][j]);
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < NV; j++)
+        v_store(c + m * PANEL + j * LANES, acc[m][j]);
 }
 
 #if MICRO_ROWS > 3
@@ -74,24 +65,23 @@ static inline __attribute__((always_inline)) void pair_f32_rows(const float *w, 
                                                                 const int mr, float *c)
 {
     V acc[PAIR_ROWS][2 * NV];
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < 2 * NV; j++)
-            acc[m][j] = v_zero();
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < 2 * NV; j++) acc[m][j] =
+        v_zero();
     for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr) {
         V b[2 * NV];
-        UNROLL for (int j = 0; j < NV; j++) {
+        UNROLL for (int j = 0; j < NV; j++)
+        {
             b[j] = v_load(w + j * LANES);
             b[NV + j] = v_load(w + next + j * LANES);
         }
-        UNROLL for (int m = 0; m < mr; m++) {
+        UNROLL for (int m = 0; m < mr; m++)
+        {
             V x = v_set(a[m]);
-            UNROLL for (int j = 0; j < 2 * NV; j++)
-                acc[m][j] = v_fma(x, b[j], acc[m][j]);
+            UNROLL for (int j = 0; j < 2 * NV; j++) acc[m][j] = v_fma(x, b[j], acc[m][j]);
         }
     }
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < 2 * NV; j++)
-            v_store(c + (j / NV * mr + m) * PANEL + j % NV * LANES, acc[m][j]);
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < 2 * NV; j++)
+        v_store(c + (j / NV * mr + m) * PANEL + j % NV * LANES, acc[m][j]);
 }
 
 static inline __attribute__((always_inline)) void pair_bf16_rows(const uint16_t *w, size_t next,
@@ -99,24 +89,23 @@ static inline __attribute__((always_inline)) void pair_bf16_rows(const uint16_t 
                                                                  const int mr, float *c)
 {
     V acc[PAIR_ROWS][2 * NV];
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < 2 * NV; j++)
-            acc[m][j] = v_zero();
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < 2 * NV; j++) acc[m][j] =
+        v_zero();
     for (uint32_t k = 0; k < n_k; k++, w += PANEL, a += mr) {
         V b[2 * NV];
-        UNROLL for (int j = 0; j < NV; j++) {
+        UNROLL for (int j = 0; j < NV; j++)
+        {
             b[j] = v_widen(w + j * LANES);
             b[NV + j] = v_widen(w + next + j * LANES);
         }
-        UNROLL for (int m = 0; m < mr; m++) {
+        UNROLL for (int m = 0; m < mr; m++)
+        {
             V x = v_set(a[m]);
-            UNROLL for (int j = 0; j < 2 * NV; j++)
-                acc[m][j] = v_fma(x, b[j], acc[m][j]);
+            UNROLL for (int j = 0; j < 2 * NV; j++) acc[m][j] = v_fma(x, b[j], acc[m][j]);
         }
     }
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < 2 * NV; j++)
-            v_store(c + (j / NV * mr + m) * PANEL + j % NV * LANES, acc[m][j]);
+    UNROLL for (int m = 0; m < mr; m++) UNROLL for (int j = 0; j < 2 * NV; j++)
+        v_store(c + (j / NV * mr + m) * PANEL + j % NV * LANES, acc[m][j]);
 }
 
 #define PAIR_CASE(fn, size, n)                                                                     \
@@ -153,11 +142,11 @@ static void pair_bf16(const void *panel, size_t panel_bytes, const void *a, uint
 
 #define MICRO_CASE(fn, n)                                                                          \
     case n:                                                                                        \
-        fn(panel, a, n_k, n, c, ahead, stride);                                                                   \
+        fn(panel, a, n_k, n, c, ahead, stride);                                                    \
         break;
 
 static void micro_f32(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
-                     const char *ahead, size_t stride)
+                      const char *ahead, size_t stride)
 {
     switch (mr) {
         MICRO_CASE(micro_f32_rows, 1)
@@ -180,7 +169,7 @@ static void micro_f32(const void *panel, const void *a, uint32_t n_k, uint32_t m
 }
 
 static void micro_bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
-                     const char *ahead, size_t stride)
+                       const char *ahead, size_t stride)
 {
     switch (mr) {
         MICRO_CASE(micro_bf16_rows, 1)

@@ -12,10 +12,10 @@ enum {
     HUGE_BYTES = 2 << 20,
     GROUP_BYTES = 512 << 10, /* panels that stay in a core's cache over many blocks */
     TASKS_PER_WORKER = 8,
-    INLINE_WORK = 1 << 17,      /* multiplications below which a fork costs more */
-    PARALLEL_PACK = 1 << 15,    /* activations above which packing is shared     */
-    AHEAD_BYTES = 6144,         /* of the weights that a single pass streams     */
-    FEW_BLOCKS = 6              /* panel by panel up to here, else block by block */
+    INLINE_WORK = 1 << 17,   /* multiplications below which a fork costs more */
+    PARALLEL_PACK = 1 << 15, /* activations above which packing is shared     */
+    AHEAD_BYTES = 6144,      /* of the weights that a single pass streams     */
+    FEW_BLOCKS = 6           /* panel by panel up to here, else block by block */
 };
 
 /* ---- memory ---- */
@@ -24,8 +24,8 @@ enum err_code cpu_map(size_t bytes, const char *what, void **out, struct err *e)
 {
     size_t n = bytes ? (bytes + 4095) & ~(size_t)4095 : 4096;
     size_t room = n >= HUGE_BYTES ? n + HUGE_BYTES : n;
-    unsigned char *p =
-        mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *p = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return err_nomem(e, what, bytes);
     if (room > n) {
@@ -183,8 +183,9 @@ enum err_code cpu_matrix_create(struct workers *pool, const struct cpu_kernels *
     enum err_code rc = pack_matrix(pool, k, type, d, out, e);
     if (rc || !d->turned)
         return rc;
-    struct op_matrix_desc t = { .n_cols = d->piece[0].n_rows, .n_pieces = 1, .exact = d->exact,
-                                .piece = { d->piece[0] } };
+    struct op_matrix_desc t = {
+        .n_cols = d->piece[0].n_rows, .n_pieces = 1, .exact = d->exact, .piece = { d->piece[0] }
+    };
     t.piece[0].n_rows = d->n_cols;
     t.piece[0].row_stride = d->piece[0].col_stride;
     t.piece[0].col_stride = d->piece[0].row_stride;
@@ -214,8 +215,8 @@ struct product {
     enum op_dtype type;
     const uint32_t *row; /* NULL: 0, 1, ... */
     uint32_t n, n_blocks, group;
-    uint32_t n_k;        /* k steps of a micro kernel */
-    size_t row_bytes;    /* of one packed row         */
+    uint32_t n_k;     /* k steps of a micro kernel */
+    size_t row_bytes; /* of one packed row         */
     unsigned char *packed;
 };
 

@@ -19,7 +19,7 @@ struct op_matrix {
     size_t panel_bytes;
     unsigned char *data; /* owned, from cpu_map */
     size_t n_bytes;
-    float *bias; /* owned, [n_panels * 32], or NULL */
+    float *bias;              /* owned, [n_panels * 32], or NULL */
     struct op_matrix *turned; /* owned: the transpose, or NULL */
 };
 

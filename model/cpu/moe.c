@@ -73,8 +73,12 @@ static void route(struct cpu_ops *o, const struct op_moe *m, uint32_t n)
     const struct moe_config *c = m->config;
     struct moe_scratch *s = o->moe;
     o->k->widen(m->in, o->type, n * m->hidden, 1, s->wide);
-    struct op_linear l = { .w = m->router, .in = s->wide, .in_ld = m->hidden, .to = s->logits,
-                           .to_ld = c->n_experts, .out = OP_OUT_F32 };
+    struct op_linear l = { .w = m->router,
+                           .in = s->wide,
+                           .in_ld = m->hidden,
+                           .to = s->logits,
+                           .to_ld = c->n_experts,
+                           .out = OP_OUT_F32 };
     cpu_linear(o->pool, o->k, OP_F32, &l, n, o->scratch);
     memset(s->begin, 0, (c->n_experts + 1) * sizeof *s->begin);
     for (uint32_t i = 0; i < n; i++) {
@@ -110,10 +114,19 @@ static void run_expert(struct cpu_ops *o, const struct op_moe *m, uint32_t x, ui
     struct moe_scratch *s = o->moe;
     uint32_t at = s->begin[x], n = s->begin[x + 1] - at;
     unsigned char *mid = (unsigned char *)s->mid + (size_t)at * inter * op_size(o->type);
-    struct op_linear up = { .w = m->gate_up[x], .in = m->in, .in_ld = m->hidden, .to = mid,
-                            .to_ld = inter, .out = OP_OUT_GLU, .act = m->act, .limit = m->limit };
-    struct op_linear down = { .w = m->down[x], .in = mid, .in_ld = inter,
-                              .to = s->result + (size_t)at * m->hidden, .to_ld = m->hidden,
+    struct op_linear up = { .w = m->gate_up[x],
+                            .in = m->in,
+                            .in_ld = m->hidden,
+                            .to = mid,
+                            .to_ld = inter,
+                            .out = OP_OUT_GLU,
+                            .act = m->act,
+                            .limit = m->limit };
+    struct op_linear down = { .w = m->down[x],
+                              .in = mid,
+                              .in_ld = inter,
+                              .to = s->result + (size_t)at * m->hidden,
+                              .to_ld = m->hidden,
                               .out = OP_OUT_F32 };
     if (n == 0)
         return;

@@ -68,8 +68,15 @@ static void embed_row(const struct rows *r, uint32_t i)
 static void embed(void *self, const void *table, enum st_dtype dtype, const int32_t *token,
                   uint32_t n, uint32_t hidden, float scale, float *x)
 {
-    struct rows r = { .o = self, .x = table, .index = token, .to = x, .eps = scale,
-                      .dtype = dtype, .n = n, .width = hidden, .one = embed_row };
+    struct rows r = { .o = self,
+                      .x = table,
+                      .index = token,
+                      .to = x,
+                      .eps = scale,
+                      .dtype = dtype,
+                      .n = n,
+                      .width = hidden,
+                      .one = embed_row };
     rows_run(&r);
 }
 
@@ -84,8 +91,9 @@ static void norm_row(const struct rows *r, uint32_t i)
 static void norm(void *self, const float *x, const float *w, float eps, uint32_t n, uint32_t width,
                  void *out)
 {
-    struct rows r = { .o = self, .x = x, .w = w, .to = out, .eps = eps, .n = n, .width = width,
-                      .one = norm_row };
+    struct rows r = {
+        .o = self, .x = x, .w = w, .to = out, .eps = eps, .n = n, .width = width, .one = norm_row
+    };
     rows_run(&r);
 }
 
@@ -117,8 +125,9 @@ static void norm_add_row(const struct rows *r, uint32_t i)
 static void norm_add(void *self, float *x, const float *y, const float *w, float eps, uint32_t n,
                      uint32_t width)
 {
-    struct rows r = { .o = self, .x = y, .w = w, .to = x, .eps = eps, .n = n, .width = width,
-                      .one = norm_add_row };
+    struct rows r = {
+        .o = self, .x = y, .w = w, .to = x, .eps = eps, .n = n, .width = width, .one = norm_add_row
+    };
     rows_run(&r);
 }
 
@@ -141,8 +150,15 @@ static void norm_part_row(const struct rows *r, uint32_t i)
 static void norm_part(void *self, void *y, size_t ld, uint32_t at, uint32_t width, const float *w,
                       float eps, uint32_t n)
 {
-    struct rows r = { .o = self, .w = w, .to = y, .eps = eps, .ld = ld, .n = n, .width = width,
-                      .at = at, .one = norm_part_row };
+    struct rows r = { .o = self,
+                      .w = w,
+                      .to = y,
+                      .eps = eps,
+                      .ld = ld,
+                      .n = n,
+                      .width = width,
+                      .at = at,
+                      .one = norm_part_row };
     rows_run(&r);
 }
 
@@ -255,8 +271,9 @@ static void softcap_row(const struct rows *r, uint32_t i)
 static void softcap(void *self, float *x, float cap, size_t n)
 {
     enum { SPAN = 1024 };
-    struct rows r = { .o = self, .to = x, .eps = cap, .n = (uint32_t)(n / SPAN), .width = SPAN,
-                      .one = softcap_row };
+    struct rows r = {
+        .o = self, .to = x, .eps = cap, .n = (uint32_t)(n / SPAN), .width = SPAN, .one = softcap_row
+    };
     rows_run(&r);
     r.to = x + n / SPAN * SPAN;
     r.n = 1;
@@ -372,9 +389,14 @@ static enum err_code begin(void *self, const struct step_plan *plan, uint32_t pa
     (void)pad;
     o->fault.code = ERR_OK;
     *out = (struct op_plan){
-        .token = plan->token, .cu_seqlens = plan->cu_seqlens, .past_seqlens = plan->past_seqlens,
-        .output_row = o->output_row, .n_tokens = plan->n_tokens, .n_rows = plan->n_rows,
-        .n_outputs = plan->n_outputs, .max_query_len = plan->max_query_len,
+        .token = plan->token,
+        .cu_seqlens = plan->cu_seqlens,
+        .past_seqlens = plan->past_seqlens,
+        .output_row = o->output_row,
+        .n_tokens = plan->n_tokens,
+        .n_rows = plan->n_rows,
+        .n_outputs = plan->n_outputs,
+        .max_query_len = plan->max_query_len,
         .max_kv_len = plan->max_kv_len,
     };
     for (uint32_t g = 0; g < plan->n_groups; g++) {
@@ -443,15 +465,36 @@ enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threa
     o->k = cpu_kernels_best();
     o->type = type;
     *out = (struct ops){
-        .name = "cpu", .type = type, .attention = attn_cpu_backend(), .self = o,
-        .close = close_ops, .workers = workers_of, .stream = stream_of, .alloc = alloc,
-        .release = release, .upload = upload, .matrix_create = matrix_create,
-        .matrix_destroy = matrix_destroy, .matrix_bytes = matrix_bytes,
+        .name = "cpu",
+        .type = type,
+        .attention = attn_cpu_backend(),
+        .self = o,
+        .close = close_ops,
+        .workers = workers_of,
+        .stream = stream_of,
+        .alloc = alloc,
+        .release = release,
+        .upload = upload,
+        .matrix_create = matrix_create,
+        .matrix_destroy = matrix_destroy,
+        .matrix_bytes = matrix_bytes,
         .start = start,
-        .begin = begin, .embed = embed, .norm = norm, .norm_add = norm_add,
-        .norm_part = norm_part, .linear = linear, .heads = heads, .copy_parts = copy_parts,
-        .rope = rope, .moe = moe, .gather = gather, .zero = zero, .softcap = softcap, .finish = finish,
-        .collect = collect, .download = download,
+        .begin = begin,
+        .embed = embed,
+        .norm = norm,
+        .norm_add = norm_add,
+        .norm_part = norm_part,
+        .linear = linear,
+        .heads = heads,
+        .copy_parts = copy_parts,
+        .rope = rope,
+        .moe = moe,
+        .gather = gather,
+        .zero = zero,
+        .softcap = softcap,
+        .finish = finish,
+        .collect = collect,
+        .download = download,
     };
     return ERR_OK;
 }

@@ -13,12 +13,12 @@ struct cpu_ops {
     const struct cpu_kernels *k;
     enum op_dtype type;
     uint32_t max_tokens;
-    uint32_t widest;    /* columns of the widest matrix */
-    void *scratch;      /* packed activations           */
+    uint32_t widest; /* columns of the widest matrix */
+    void *scratch;   /* packed activations           */
     size_t n_scratch;
     struct moe_scratch *moe; /* NULL: no MoE layer yet  */
-    uint32_t *output_row; /* [max_outputs] of the step */
-    struct err fault;   /* of the step: code 0 or why   */
+    uint32_t *output_row;    /* [max_outputs] of the step */
+    struct err fault;        /* of the step: code 0 or why   */
 };
 
 /* moe.c: one MoE layer; scratch grows on the first call. */

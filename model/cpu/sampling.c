@@ -202,8 +202,7 @@ static void apply_bias_and_mask(const struct plan_output *o, uint32_t vocab, flo
             y[p->stop_ids[i]] = -INFINITY;
 }
 
-static void apply_penalties(const struct plan_output *o, uint32_t vocab, float *y,
-                            uint32_t *count)
+static void apply_penalties(const struct plan_output *o, uint32_t vocab, float *y, uint32_t *count)
 {
     const struct sample_params *p = o->params;
     if (!sample_penalised(p))
@@ -393,8 +392,8 @@ enum err_code sampler_run(struct sampler *sm, const struct step_plan *plan, cons
                           const struct sampled **out, struct err *e)
 {
     if (plan->n_outputs > sm->max_outputs)
-        return err_set(e, ERR_LIMIT, "step plan: %u outputs, expected at most %u",
-                       plan->n_outputs, sm->max_outputs);
+        return err_set(e, ERR_LIMIT, "step plan: %u outputs, expected at most %u", plan->n_outputs,
+                       sm->max_outputs);
     struct results *to = &sm->results[++sm->turn % RESULTS];
     enum err_code rc = reserve_top(sm, to, plan, e);
     if (rc)

@@ -26,7 +26,6 @@ void sampler_destroy(struct sampler *s);
 /* out[i] for plan->output[i], from logits [n_outputs, vocab].  Borrowed until
  * the call after the next. */
 MUST_USE enum err_code sampler_run(struct sampler *s, const struct step_plan *plan,
-                                   const float *logits, const struct sampled **out,
-                                   struct err *e);
+                                   const float *logits, const struct sampled **out, struct err *e);
 
 #endif

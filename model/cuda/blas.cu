@@ -72,9 +72,9 @@ enum err_code result(cublasStatus_t rc, const char *what, struct err *e)
 
 enum err_code open_library(struct blas *b, struct err *e)
 {
-    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
-                                        "/usr/local/cuda/lib64/libcublasLt.so.13",
-                                        "/usr/local/cuda/lib64/libcublasLt.so.12"};
+    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
+                                         "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                         "/usr/local/cuda/lib64/libcublasLt.so.12" };
     for (const char *name : names) {
         b->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (b->library != NULL)
@@ -86,19 +86,19 @@ enum err_code open_library(struct blas *b, struct err *e)
         const char *name;
         void **to;
     } symbols[] = {
-        {"cublasLtCreate", (void **)&b->create},
-        {"cublasLtDestroy", (void **)&b->destroy},
-        {"cublasLtMatmul", (void **)&b->matmul},
-        {"cublasLtMatmulAlgoGetHeuristic", (void **)&b->heuristic},
-        {"cublasLtMatmulDescCreate", (void **)&b->op_create},
-        {"cublasLtMatmulDescDestroy", (void **)&b->op_destroy},
-        {"cublasLtMatmulDescSetAttribute", (void **)&b->op_set},
-        {"cublasLtMatrixLayoutCreate", (void **)&b->layout_create},
-        {"cublasLtMatrixLayoutDestroy", (void **)&b->layout_destroy},
-        {"cublasLtMatrixLayoutSetAttribute", (void **)&b->layout_set},
-        {"cublasLtMatmulPreferenceCreate", (void **)&b->pref_create},
-        {"cublasLtMatmulPreferenceDestroy", (void **)&b->pref_destroy},
-        {"cublasLtMatmulPreferenceSetAttribute", (void **)&b->pref_set},
+        { "cublasLtCreate", (void **)&b->create },
+        { "cublasLtDestroy", (void **)&b->destroy },
+        { "cublasLtMatmul", (void **)&b->matmul },
+        { "cublasLtMatmulAlgoGetHeuristic", (void **)&b->heuristic },
+        { "cublasLtMatmulDescCreate", (void **)&b->op_create },
+        { "cublasLtMatmulDescDestroy", (void **)&b->op_destroy },
+        { "cublasLtMatmulDescSetAttribute", (void **)&b->op_set },
+        { "cublasLtMatrixLayoutCreate", (void **)&b->layout_create },
+        { "cublasLtMatrixLayoutDestroy", (void **)&b->layout_destroy },
+        { "cublasLtMatrixLayoutSetAttribute", (void **)&b->layout_set },
+        { "cublasLtMatmulPreferenceCreate", (void **)&b->pref_create },
+        { "cublasLtMatmulPreferenceDestroy", (void **)&b->pref_destroy },
+        { "cublasLtMatmulPreferenceSetAttribute", (void **)&b->pref_set },
     };
     for (const auto &s : symbols) {
         *s.to = dlsym(b->library, s.name);
@@ -184,8 +184,8 @@ enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, s
         rc = b->layout_create(&k->to, to_type, n_to, s->n, (int64_t)s->to_ld);
     if (rc != CUBLAS_STATUS_SUCCESS || s->batch <= 1)
         return result(rc, "describing a product", e);
-    const cublasLtMatrixLayout_t layout[] = {k->w, k->in, k->to};
-    const int64_t step[] = {(int64_t)s->w_step, (int64_t)s->in_step, (int64_t)s->to_step};
+    const cublasLtMatrixLayout_t layout[] = { k->w, k->in, k->to };
+    const int64_t step[] = { (int64_t)s->w_step, (int64_t)s->in_step, (int64_t)s->to_step };
     int32_t batch = (int32_t)s->batch;
     for (int i = 0; i < 3 && rc == CUBLAS_STATUS_SUCCESS; i++) {
         rc = b->layout_set(layout[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
@@ -200,9 +200,10 @@ enum err_code choose(struct blas *b, struct choice *k, struct err *e)
 {
     static const cublasLtMatmulPreferenceAttributes_t attributes[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
+    };
     uint32_t a = k->shape.align;
-    const uint32_t align[] = {a >> 20, a >> 10 & 1023, a & 1023, a & 1023};
+    const uint32_t align[] = { a >> 20, a >> 10 & 1023, a & 1023, a & 1023 };
     cublasLtMatmulPreference_t pref = NULL;
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;

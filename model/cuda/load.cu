@@ -106,7 +106,7 @@ void read_all(char *to, const char *from, size_t bytes)
     }
     for (int i = 0; i < READERS; i++) {
         size_t at = (size_t)i * each;
-        span[i] = {to + at, from + at, i + 1 < READERS ? each : bytes - at};
+        span[i] = { to + at, from + at, i + 1 < READERS ? each : bytes - at };
         started[i] = i > 0 && pthread_create(&thread[i], NULL, read_span, &span[i]) == 0;
     }
     for (int i = 0; i < READERS; i++) {
@@ -133,8 +133,7 @@ __device__ float read_one(const void *p, uint64_t i, enum st_dtype type)
 }
 
 __global__ void convert(const void *from, enum st_dtype type, uint64_t row_stride,
-                        uint64_t col_stride, uint32_t n_rows, uint32_t n_cols, bool exact,
-                        void *to)
+                        uint64_t col_stride, uint32_t n_rows, uint32_t n_cols, bool exact, void *to)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < (size_t)n_rows * n_cols; i += (size_t)gridDim.x * blockDim.x) {
@@ -234,9 +233,9 @@ enum err_code load_upload(struct cuda_ops *o, void *to, const void *from, size_t
         if (rc != ERR_OK)
             break;
         read_all((char *)s->host[i], (const char *)from + at, n);
-        rc = cuda_result(cudaMemcpyAsync((char *)to + at, s->host[i], n, cudaMemcpyHostToDevice,
-                                         o->stream),
-                         "uploading", e);
+        rc = cuda_result(
+            cudaMemcpyAsync((char *)to + at, s->host[i], n, cudaMemcpyHostToDevice, o->stream),
+            "uploading", e);
         if (rc == ERR_OK)
             rc = cuda_result(cudaEventRecord(s->done[i], o->stream), "uploading", e);
         at += n;

@@ -50,7 +50,7 @@ struct pick {
 __device__ struct pick warp_best(struct pick b)
 {
     for (int d = 16; d > 0; d /= 2) {
-        struct pick o = {__shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d)};
+        struct pick o = { __shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d) };
         b = o.x > b.x || (o.x == b.x && o.id < b.id) ? o : b;
     }
     return b;
@@ -71,9 +71,9 @@ __device__ void warp_top_k(const float *x, uint32_t n, uint32_t k, uint32_t *tak
         taken[i] = 0;
     __syncwarp();
     for (uint32_t j = 0; j < k; j++) {
-        struct pick b = {-INFINITY, INT32_MAX};
+        struct pick b = { -INFINITY, INT32_MAX };
         for (uint32_t i = lane; i < n; i += 32) {
-            struct pick o = {x[i], (int32_t)i};
+            struct pick o = { x[i], (int32_t)i };
             bool free = (taken[i / 32] >> i % 32 & 1) == 0;
             b = free && (b.id == INT32_MAX || o.x > b.x) ? o : b;
         }
@@ -210,9 +210,9 @@ __global__ void sort_slots(const int32_t *expert, uint32_t n_pairs, uint32_t top
 /* ---- grouped products ---- */
 
 struct group_call {
-    const bf16 *in;             /* rows of depth */
-    const int32_t *row;         /* slot -> row of in; NULL: the slot itself */
-    const bf16 *const *w;       /* [experts], rows of depth                 */
+    const bf16 *in;       /* rows of depth */
+    const int32_t *row;   /* slot -> row of in; NULL: the slot itself */
+    const bf16 *const *w; /* [experts], rows of depth                 */
     const float *const *bias;
     const int32_t *begin, *tile;
     uint32_t max_tiles, depth, width; /* width: outputs; of gate alone with glu */
@@ -359,7 +359,8 @@ enum err_code table_pointers(struct cuda_ops *o, struct op_matrix *const *m, uin
     enum err_code rc = cuda_result(cudaMalloc(&device, 2ul * n * sizeof *host), "expert table", e);
     if (rc == ERR_OK)
         rc = cuda_result(cudaMemcpyAsync(device, host, 2ul * n * sizeof *host,
-                                         cudaMemcpyHostToDevice, o->stream), "expert table", e);
+                                         cudaMemcpyHostToDevice, o->stream),
+                         "expert table", e);
     if (rc == ERR_OK)
         rc = cuda_result(cudaStreamSynchronize(o->stream), "expert table", e);
     free(host);
@@ -394,8 +395,9 @@ const struct expert_table *table_of(struct cuda_ops *o, const struct op_moe *m)
     if (rc == ERR_OK && m->choice_bias != NULL) {
         rc = cuda_result(cudaMalloc((void **)&t->choice_bias, n * 4ul), "router bias", &e);
         if (rc == ERR_OK)
-            rc = cuda_result(cudaMemcpy(t->choice_bias, m->choice_bias, n * 4ul,
-                                        cudaMemcpyHostToDevice), "router bias", &e);
+            rc = cuda_result(
+                cudaMemcpy(t->choice_bias, m->choice_bias, n * 4ul, cudaMemcpyHostToDevice),
+                "router bias", &e);
     }
     if (rc != ERR_OK && o->fault.code == ERR_OK)
         o->fault = e;
@@ -451,10 +453,12 @@ enum err_code moe_start(struct cuda_ops *o, struct err *e)
     if (c->n_experts == 0)
         return ERR_OK;
     if (c->n_experts > EXPERTS)
-        return err_set(e, ERR_INVALID, "config.json: %u experts, the cuda backend routes among at "
-                       "most %d", c->n_experts, EXPERTS);
-    enum err_code rc = cuda_result(cudaMalloc(&base, lay_out(c, &o->lim, (char *)256, &s)),
-                                   "expert scratch", e);
+        return err_set(e, ERR_INVALID,
+                       "config.json: %u experts, the cuda backend routes among at "
+                       "most %d",
+                       c->n_experts, EXPERTS);
+    enum err_code rc =
+        cuda_result(cudaMalloc(&base, lay_out(c, &o->lim, (char *)256, &s)), "expert scratch", e);
     if (rc == ERR_OK)
         lay_out(c, &o->lim, (char *)base, &o->experts);
     return rc;

@@ -154,8 +154,7 @@ void copy_parts(void *self, const void *from, size_t from_ld, size_t from_part, 
                 size_t to_ld, size_t to_part, uint32_t n, uint32_t n_parts, uint32_t width)
 {
     if (n > 0)
-        rows_copy_parts(own(self), from, from_ld, from_part, to, to_ld, to_part, n, n_parts,
-                        width);
+        rows_copy_parts(own(self), from, from_ld, from_part, to, to_ld, to_part, n, n_parts, width);
 }
 
 void rope(void *self, const struct op_rope *r, uint32_t n)
@@ -169,8 +168,7 @@ void moe(void *self, const struct op_moe *m, uint32_t n)
     moe_run(own(self), m, n);
 }
 
-void gather(void *self, const float *x, const uint32_t *row, uint32_t n, uint32_t width,
-            float *out)
+void gather(void *self, const float *x, const uint32_t *row, uint32_t n, uint32_t width, float *out)
 {
     if (n > 0)
         rows_gather(own(self), x, row, n, width, out);
@@ -350,4 +348,4 @@ enum err_code open_ops(struct ops *out, int32_t index, struct err *e)
 
 } // namespace
 
-const struct model_plugin cuda_model = {MODEL_ABI, open_ops};
+const struct model_plugin cuda_model = { MODEL_ABI, open_ops };

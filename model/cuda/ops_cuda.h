@@ -22,9 +22,9 @@ struct blas; /* blas.cu */
 struct op_matrix {
     uint32_t n_rows, n_cols;
     bool glu, exact;
-    void *data;       /* bfloat16, exact: float32; [n_rows, n_cols] in an arena */
-    float *bias;      /* [n_rows] or NULL */
-    void *bias_t;     /* the same, bfloat16 */
+    void *data;   /* bfloat16, exact: float32; [n_rows, n_cols] in an arena */
+    float *bias;  /* [n_rows] or NULL */
+    void *bias_t; /* the same, bfloat16 */
     uint64_t n_bytes;
 };
 
@@ -89,15 +89,15 @@ struct step_slot {
 enum { STEP_SLOTS = 2 };
 
 struct moe_scratch {
-    float *logits;    /* [n, experts]         */
-    int32_t *expert;  /* [n, top_k]           */
-    float *weight;    /* [n, top_k]           */
-    int32_t *slot;    /* [n, top_k]           */
-    int32_t *row;     /* [pairs] slot -> token */
-    int32_t *begin;   /* [experts + 1]        */
-    int32_t *tile;    /* [2, tiles]: expert, first slot; then their number */
-    void *mid;        /* T [pairs, inter]     */
-    float *result;    /* [pairs, hidden]      */
+    float *logits;   /* [n, experts]         */
+    int32_t *expert; /* [n, top_k]           */
+    float *weight;   /* [n, top_k]           */
+    int32_t *slot;   /* [n, top_k]           */
+    int32_t *row;    /* [pairs] slot -> token */
+    int32_t *begin;  /* [experts + 1]        */
+    int32_t *tile;   /* [2, tiles]: expert, first slot; then their number */
+    void *mid;       /* T [pairs, inter]     */
+    float *result;   /* [pairs, hidden]      */
     uint32_t max_tiles;
 };
 
@@ -117,7 +117,7 @@ struct cuda_ops {
     struct step_layout at;
     char *step_device; /* step_layout's total; captured graphs hold its address */
     struct step_slot slot[STEP_SLOTS];
-    uint32_t turn; /* the slot of the step begun last */
+    uint32_t turn;             /* the slot of the step begun last */
     int32_t *table[KV_GROUPS]; /* [max_rows, table_cols] */
     void *glu;                 /* T [max_tokens, widest_glu] */
     struct sample_scratch sample;

@@ -6,17 +6,17 @@
 
 #include "model/cuda/ops_cuda.h"
 
-extern "C" __attribute__((visibility("default"))) const void *
-quire_plugin_entry(uint32_t abi, const char *interface)
+extern "C" __attribute__((visibility("default"))) const void *quire_plugin_entry(
+    uint32_t abi, const char *interface)
 {
     static const struct {
         uint32_t abi;
         const char *name;
         const void *table;
     } interfaces[] = {
-        {ATTN_ABI, "attention", &cuda_attention},
-        {ATTN_ABI, "device", &cuda_device},
-        {MODEL_ABI, "model", &cuda_model},
+        { ATTN_ABI, "attention", &cuda_attention },
+        { ATTN_ABI, "device", &cuda_device },
+        { MODEL_ABI, "model", &cuda_model },
     };
 
     for (const auto &row : interfaces) {

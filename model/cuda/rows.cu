@@ -23,8 +23,9 @@ unsigned blocks_for(size_t n)
     return (unsigned)(b < 65535 * 8 ? b : 65535 * 8);
 }
 
-template <typename F> __global__ void embed_rows(const F *table, const int32_t *token,
-                                                 uint32_t hidden, float scale, float *x)
+template <typename F>
+__global__ void embed_rows(const F *table, const int32_t *token, uint32_t hidden, float scale,
+                           float *x)
 {
     wait_for_upstream();
     release_downstream();
@@ -63,8 +64,8 @@ enum { EARLY = 4 };
 
 __device__ __forceinline__ void put_four(__nv_bfloat16 *out, float4 x, float4 w, float scale)
 {
-    uint2 r = {pack2<__nv_bfloat16>(x.x * scale * w.x, x.y * scale * w.y),
-               pack2<__nv_bfloat16>(x.z * scale * w.z, x.w * scale * w.w)};
+    uint2 r = { pack2<__nv_bfloat16>(x.x * scale * w.x, x.y * scale * w.y),
+                pack2<__nv_bfloat16>(x.z * scale * w.z, x.w * scale * w.w) };
     *(uint2 *)out = r;
 }
 
@@ -148,8 +149,8 @@ struct alignas(16) eight {
     __nv_bfloat16 v[8];
 };
 
-__global__ void glu_eight(const __nv_bfloat16 *both, uint32_t width, enum act_kind act,
-                          float limit, size_t n, __nv_bfloat16 *to, size_t to_ld)
+__global__ void glu_eight(const __nv_bfloat16 *both, uint32_t width, enum act_kind act, float limit,
+                          size_t n, __nv_bfloat16 *to, size_t to_ld)
 {
     uint32_t wide = width / 8;
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -251,10 +252,10 @@ __global__ void patch_tokens(const struct token_patch *patch, uint32_t n,
 
 enum err_code rows_open(struct err *e)
 {
-    const cudaError_t prepared[] = {keep_shared_memory(norm_fours), keep_shared_memory(norm_rows),
-                                    keep_shared_memory(norm_add_rows),
-                                    keep_shared_memory(norm_part_rows),
-                                    keep_shared_memory(gather_rows)};
+    const cudaError_t prepared[] = { keep_shared_memory(norm_fours), keep_shared_memory(norm_rows),
+                                     keep_shared_memory(norm_add_rows),
+                                     keep_shared_memory(norm_part_rows),
+                                     keep_shared_memory(gather_rows) };
     for (cudaError_t rc : prepared)
         if (rc != cudaSuccess)
             return cuda_result(rc, "preparing kernels over rows", e);
@@ -281,11 +282,12 @@ void rows_norm(struct cuda_ops *o, const float *x, const float *w, float eps, ui
                uint32_t width, void *out)
 {
     __nv_bfloat16 *to = (__nv_bfloat16 *)out;
-    bool fours = w != NULL && width % 4 == 0 && (uintptr_t)x % 16 == 0 &&
-                 (uintptr_t)w % 16 == 0 && (uintptr_t)out % 8 == 0;
-    keep_fault(o, fours ? launch(norm_fours, n, THREADS, 0, o->stream, (const float4 *)x,
-                                 (const float4 *)w, eps, width, to)
-                        : launch(norm_rows, n, THREADS, 0, o->stream, x, w, eps, width, to),
+    bool fours = w != NULL && width % 4 == 0 && (uintptr_t)x % 16 == 0 && (uintptr_t)w % 16 == 0 &&
+                 (uintptr_t)out % 8 == 0;
+    keep_fault(o,
+               fours ? launch(norm_fours, n, THREADS, 0, o->stream, (const float4 *)x,
+                              (const float4 *)w, eps, width, to)
+                     : launch(norm_rows, n, THREADS, 0, o->stream, x, w, eps, width, to),
                "norm");
 }
 
@@ -299,8 +301,9 @@ void rows_norm_add(struct cuda_ops *o, float *x, const float *y, const float *w,
 void rows_norm_part(struct cuda_ops *o, void *y, size_t ld, uint32_t at, uint32_t width,
                     const float *w, float eps, uint32_t n)
 {
-    keep_fault(o, launch(norm_part_rows, n, THREADS, 0, o->stream, (__nv_bfloat16 *)y + at, ld,
-                         width, w, eps),
+    keep_fault(o,
+               launch(norm_part_rows, n, THREADS, 0, o->stream, (__nv_bfloat16 *)y + at, ld, width,
+                      w, eps),
                "norm of a part");
 }
 

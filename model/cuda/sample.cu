@@ -47,7 +47,7 @@ __device__ bool ahead(struct best a, struct best b)
 __device__ struct best block_best(struct shared *s, struct best b)
 {
     for (int d = 16; d > 0; d /= 2) {
-        struct best o = {__shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d)};
+        struct best o = { __shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d) };
         b = ahead(o, b) ? o : b;
     }
     if (threadIdx.x % 32 == 0) {
@@ -55,9 +55,9 @@ __device__ struct best block_best(struct shared *s, struct best b)
         s->id[threadIdx.x / 32] = b.id;
     }
     __syncthreads();
-    b = {s->top[threadIdx.x % 32], s->id[threadIdx.x % 32]};
+    b = { s->top[threadIdx.x % 32], s->id[threadIdx.x % 32] };
     for (int d = 16; d > 0; d /= 2) {
-        struct best o = {__shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d)};
+        struct best o = { __shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d) };
         b = ahead(o, b) ? o : b;
     }
     __syncthreads();
@@ -88,10 +88,10 @@ __device__ double block_sum(struct shared *s, double v)
 /* The largest of x; *finite: none is infinite or NaN. */
 __device__ struct best row_best(struct shared *s, const float *x, uint32_t vocab, int *finite)
 {
-    struct best b = {-INFINITY, INT32_MAX};
+    struct best b = { -INFINITY, INT32_MAX };
     int ok = 1;
     for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
-        struct best o = {x[i], (int32_t)i};
+        struct best o = { x[i], (int32_t)i };
         ok &= isfinite(o.x);
         b = ahead(o, b) ? o : b;
     }
@@ -291,7 +291,7 @@ __device__ int32_t choose(struct shared *s, const struct sample_row *p, const fl
 {
     if (p->temperature < greedy_below || p->top_k == 1)
         return top.id;
-    struct row r = {y, vocab, top.x, 1 / p->temperature, 0.0f, INT32_MAX};
+    struct row r = { y, vocab, top.x, 1 / p->temperature, 0.0f, INT32_MAX };
     if (p->top_k > 1 && (uint32_t)p->top_k < vocab)
         tighten(s, &r, (uint32_t)p->top_k, 0);
     if (p->top_p < 1)
@@ -356,17 +356,17 @@ __device__ double exp_sum(struct shared *s, const float *x, uint32_t vocab, floa
     return block_sum(s, sum);
 }
 
-__device__ void report(struct shared *s, const struct sample_row *p, const float *x,
-                       uint32_t vocab, float top, int32_t token)
+__device__ void report(struct shared *s, const struct sample_row *p, const float *x, uint32_t vocab,
+                       float top, int32_t token)
 {
     float log_sum = top + (float)log(exp_sum(s, x, vocab, top));
-    struct best last = {INFINITY, -1};
+    struct best last = { INFINITY, -1 };
     if (threadIdx.x == 0)
         p->out->logprob = x[token] - log_sum;
     for (uint32_t k = 0; k < p->n_top; k++) {
-        struct best b = {-INFINITY, INT32_MAX};
+        struct best b = { -INFINITY, INT32_MAX };
         for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
-            struct best o = {x[i], (int32_t)i};
+            struct best o = { x[i], (int32_t)i };
             b = ahead(last, o) && ahead(o, b) ? o : b;
         }
         last = block_best(s, b);
@@ -377,10 +377,9 @@ __device__ void report(struct shared *s, const struct sample_row *p, const float
     }
 }
 
-__global__ void __launch_bounds__(THREADS) sample_rows(const struct sample_row *rows,
-                                                       const float *logits,
-                                                       struct sample_scratch scratch,
-                                                       uint32_t vocab)
+__global__ void __launch_bounds__(THREADS)
+    sample_rows(const struct sample_row *rows, const float *logits, struct sample_scratch scratch,
+                uint32_t vocab)
 {
     __shared__ struct shared s;
     const struct sample_row *p = &rows[blockIdx.x];
@@ -402,7 +401,7 @@ __global__ void __launch_bounds__(THREADS) sample_rows(const struct sample_row *
         token = top.x > -INFINITY && top.x < INFINITY ? choose(&s, p, y, vocab, top) : -1;
     }
     if (threadIdx.x == 0)
-        *p->out = {token, token < 0, 0.0f};
+        *p->out = { token, token < 0, 0.0f };
     if (token >= 0 && p->want_logprob)
         report(&s, p, x, vocab, raw.x, token);
 }

@@ -39,7 +39,7 @@ struct skinny_cut cut_of(const struct cuda_ops *o, int n_rows, int n_cols, bool 
     int channels = glu ? n_rows / 2 : n_rows;
     for (int split = 1; split <= o->skinny.split; split++) {
         for (int tiles = 1; tiles <= skinny::WARPS; tiles++) {
-            struct skinny_cut c = {tiles, groups_of(tiles), split, 0, 0, 0};
+            struct skinny_cut c = { tiles, groups_of(tiles), split, 0, 0, 0 };
             int width = tiles * skinny::TILE / (glu ? 2 : 1), clusters = clusters_of(o, split);
             int shares = split * c.groups * skinny::COLS;
             c.blocks = (channels + width - 1) / width;
@@ -90,10 +90,10 @@ bool aligned(const void *p)
 
 enum err_code skinny_open(struct cuda_ops *o, int major, struct err *e)
 {
-    static const int tokens[] = {8, 16};
+    static const int tokens[] = { 8, 16 };
     int per_sm = 0, per_cta = 0;
-    cudaError_t rc = cudaDeviceGetAttribute(&per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-                                            o->device);
+    cudaError_t rc =
+        cudaDeviceGetAttribute(&per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, o->device);
     if (rc == cudaSuccess)
         rc = cudaDeviceGetAttribute(&per_cta, cudaDevAttrMaxSharedMemoryPerBlockOptin, o->device);
     for (int n : tokens) {

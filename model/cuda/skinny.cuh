@@ -114,7 +114,8 @@ __device__ __forceinline__ void sync_cluster(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 #else
     __syncthreads();
 #endif
@@ -178,8 +179,8 @@ __device__ __forceinline__ void find_rows(const struct skinny_call &c, const str
 
 /* Four rows of a run, every other one. */
 template <bool WHOLE>
-__device__ __forceinline__ void copy_run(const struct skinny_call &c, uint32_t to,
-                                         const bf16 *from, int bytes, int there)
+__device__ __forceinline__ void copy_run(const struct skinny_call &c, uint32_t to, const bf16 *from,
+                                         int bytes, int there)
 {
     size_t step = 2 * (size_t)c.n_cols;
 #pragma unroll
@@ -252,15 +253,15 @@ __device__ __forceinline__ void multiply(uint32_t at, uint32_t half, int s,
 {
     at += (s & 1 ? half ^ 64 : half) + s / 2 * 128;
     uint4 w = load_shared(at), v = load_shared(at + 8 * ROW_BYTES);
-    uint32_t low[4] = {w.x, v.x, w.y, v.y}, high[4] = {w.z, v.z, w.w, v.w};
+    uint32_t low[4] = { w.x, v.x, w.y, v.y }, high[4] = { w.z, v.z, w.w, v.w };
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        uint32_t b[2] = {t.v[n].x, t.v[n].y};
+        uint32_t b[2] = { t.v[n].x, t.v[n].y };
         mma<bf16>(sum->v[n], low, b);
     }
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        uint32_t b[2] = {t.v[n].z, t.v[n].w};
+        uint32_t b[2] = { t.v[n].z, t.v[n].w };
         mma<bf16>(sum->v[n], high, b);
     }
 }
@@ -277,8 +278,8 @@ __device__ __forceinline__ void put_partial(uint32_t stage, const struct sums<NT
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + ((n * 8 + (i & 1)) * PITCH +
-                                                               (i >> 1) * 8) * 4),
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(
+                             to + ((n * 8 + (i & 1)) * PITCH + (i >> 1) * 8) * 4),
                          "f"(s.v[n][i])
                          : "memory");
 }
@@ -385,7 +386,7 @@ __global__ void __maxnreg__(112) product(const __grid_constant__ struct skinny_c
     p.first = (int)blockIdx.x / c.cut.split;
     p.step = (int)gridDim.x / c.cut.split;
     bool works = warp < c.cut.tiles * c.cut.groups;
-    struct cursor x = {p.first, 0, 0};
+    struct cursor x = { p.first, 0, 0 };
     struct copier copier;
     copier.at = x;
 
@@ -394,7 +395,8 @@ __global__ void __maxnreg__(112) product(const __grid_constant__ struct skinny_c
         fetch(c, p, &copier);
     wait_for_upstream();
     while (x.block < c.cut.blocks) {
-        struct sums<NT> s = {};
+        struct sums<NT> s = {
+        };
         int block = x.block, slot;
         bool more;
         do {

@@ -30,7 +30,8 @@ struct step_layout lay_out(const struct ops_limits *lim)
 {
     struct step_layout l = {};
     l.sample = take(&l.total, lim->max_outputs * sizeof(struct sample_row));
-    l.patch = take(&l.total, (lim->max_rows + (size_t)lim->max_outputs) * sizeof(struct token_patch));
+    l.patch =
+        take(&l.total, (lim->max_rows + (size_t)lim->max_outputs) * sizeof(struct token_patch));
     l.output_row = take(&l.total, lim->max_outputs * 4ul);
     l.cu = take(&l.total, lim->max_rows * 4ul + 4);
     l.past = take(&l.total, lim->max_rows * 4ul);
@@ -57,7 +58,7 @@ enum err_code mirror_grow(struct mirror *m, size_t bytes, struct err *e)
     }
     cudaFreeHost(m->host);
     cudaFree(m->device);
-    *m = {(char *)host, (char *)device, bytes};
+    *m = { (char *)host, (char *)device, bytes };
     return ERR_OK;
 }
 
@@ -114,8 +115,8 @@ void fill_sample(struct step_slot *k, const struct plan_output *p, struct sample
     static_assert(sizeof(struct sample_bias) == sizeof(struct logit_bias), "copied as it lies");
     r->bias = (const struct sample_bias *)append(k, list, q->bias, q->n_bias * sizeof *q->bias);
     r->stop = (const int32_t *)append(k, list, q->stop_ids, r->n_stop * 4ul);
-    r->history = (const int32_t *)append(k, list, p->history,
-                                         r->penalised ? p->n_history * 4ul : 0);
+    r->history =
+        (const int32_t *)append(k, list, p->history, r->penalised ? p->n_history * 4ul : 0);
 }
 
 enum err_code fill_samples(struct cuda_ops *o, struct step_slot *k, const struct step_plan *p,
@@ -171,7 +172,8 @@ enum err_code fill_patches(struct cuda_ops *o, struct step_slot *k, const struct
         if ((uint32_t)from >= have || *n >= o->lim.max_rows)
             return err_set(e, ERR_INVALID,
                            "step plan: token_from[%u] is %d, expected an output of the step "
-                           "before, which had %u", i, from, have);
+                           "before, which had %u",
+                           i, from, have);
         patch[*n].to = (int32_t *)(o->step_device + o->at.token) + i;
         patch[(*n)++].from = (uint32_t)from;
     }
@@ -255,15 +257,17 @@ enum err_code check_plan(const struct cuda_ops *o, const struct step_plan *p, ui
         return err_set(e, ERR_LIMIT, "step plan: padded to %u", pad);
     for (uint32_t g = 0; g < p->n_groups; g++)
         if (p->table_cols[g] > lim->table_cols)
-            return err_set(e, ERR_LIMIT, "step plan: block_table[%u] has %u columns, expected at "
-                           "most %u", g, p->table_cols[g], lim->table_cols);
+            return err_set(e, ERR_LIMIT,
+                           "step plan: block_table[%u] has %u columns, expected at "
+                           "most %u",
+                           g, p->table_cols[g], lim->table_cols);
     return ERR_OK;
 }
 
 enum err_code slot_start(struct step_slot *k, size_t bytes, uint32_t max_outputs, struct err *e)
 {
-    enum err_code rc = cuda_result(cudaMallocHost((void **)&k->host, bytes),
-                                   "allocating pinned memory", e);
+    enum err_code rc =
+        cuda_result(cudaMallocHost((void **)&k->host, bytes), "allocating pinned memory", e);
     if (rc == ERR_OK)
         rc = mirror_grow(&k->results, max_outputs * (sizeof(struct sample_out) + 256), e);
     if (rc == ERR_OK)
@@ -309,11 +313,13 @@ enum err_code step_start(struct cuda_ops *o, struct err *e)
     size_t table = (size_t)lim->max_rows * lim->table_cols * 4;
     size_t scratch = (size_t)lim->max_outputs * lim->vocab * 4;
     if (lim->vocab >= 1u << 20) /* masses are sums in fixed point */
-        return err_set(e, ERR_INVALID, "config.json: vocab_size %u, the cuda backend samples from "
-                       "fewer than %u", lim->vocab, 1u << 20);
+        return err_set(e, ERR_INVALID,
+                       "config.json: vocab_size %u, the cuda backend samples from "
+                       "fewer than %u",
+                       lim->vocab, 1u << 20);
     o->at = lay_out(lim);
-    enum err_code rc = cuda_result(cudaMalloc((void **)&o->step_device, o->at.total),
-                                   "allocating step memory", e);
+    enum err_code rc =
+        cuda_result(cudaMalloc((void **)&o->step_device, o->at.total), "allocating step memory", e);
     for (uint32_t i = 0; rc == ERR_OK && i < STEP_SLOTS; i++)
         rc = slot_start(&o->slot[i], o->at.total, lim->max_outputs, e);
     for (uint32_t g = 0; rc == ERR_OK && g < lim->n_groups; g++) {
@@ -355,13 +361,17 @@ enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t
     fill_plan(o, k, p, out);
     size_t bytes = o->at.table + fill_tables(o, k, p);
     k->begun = true;
-    keep_fault(o, cudaMemcpyAsync(o->step_device, k->host, bytes, cudaMemcpyHostToDevice,
-                                  o->stream), "sending the plan");
+    keep_fault(o,
+               cudaMemcpyAsync(o->step_device, k->host, bytes, cudaMemcpyHostToDevice, o->stream),
+               "sending the plan");
     if (n_list > 0)
-        keep_fault(o, cudaMemcpyAsync(k->lists.device, k->lists.host, n_list,
-                                      cudaMemcpyHostToDevice, o->stream), "sending lists");
-    rows_patch_tokens(o, (const struct token_patch *)(o->step_device + o->at.patch), n_patches,
-                      (const struct sample_out *)o->slot[(o->turn + 1) % STEP_SLOTS].results.device);
+        keep_fault(o,
+                   cudaMemcpyAsync(k->lists.device, k->lists.host, n_list, cudaMemcpyHostToDevice,
+                                   o->stream),
+                   "sending lists");
+    rows_patch_tokens(
+        o, (const struct token_patch *)(o->step_device + o->at.patch), n_patches,
+        (const struct sample_out *)o->slot[(o->turn + 1) % STEP_SLOTS].results.device);
     const int32_t *table = (const int32_t *)(o->step_device + o->at.table);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         rows_spread_table(o, table, p->n_rows, p->table_cols[g], o->table[g], o->lim.table_cols);
@@ -374,8 +384,10 @@ enum err_code step_finish(struct cuda_ops *o, struct err *e)
 {
     struct step_slot *k = &o->slot[o->turn];
     if (k->n_result_bytes > 0 && k->n_outputs > 0)
-        keep_fault(o, cudaMemcpyAsync(k->results.host, k->results.device, k->n_result_bytes,
-                                      cudaMemcpyDeviceToHost, o->stream), "fetching results");
+        keep_fault(o,
+                   cudaMemcpyAsync(k->results.host, k->results.device, k->n_result_bytes,
+                                   cudaMemcpyDeviceToHost, o->stream),
+                   "fetching results");
     keep_fault(o, cudaEventRecord(k->done, o->stream), "recording the step");
     k->queued = o->fault.code == ERR_OK;
     if (o->fault.code != ERR_OK && e != NULL)

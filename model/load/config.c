@@ -21,8 +21,7 @@ static enum err_code need_uint(const struct json_object *o, const char *key, uin
     return *out != 0 ? ERR_OK : json_missing(o, key, "a positive integer", e);
 }
 
-static enum err_code read_family(struct model_config *c, const struct json_object *o,
-                                 struct err *e)
+static enum err_code read_family(struct model_config *c, const struct json_object *o, struct err *e)
 {
     const cJSON *list = NULL;
     TRY(json_get_array(o, "architectures", &list, e));
@@ -138,7 +137,7 @@ static enum err_code read_attention(struct model_config *c, const struct json_ob
         TRY(json_get_real(o, "query_pre_attn_scalar", 1e-3, 1e6, &scalar, e));
     }
     c->attn_softcap = (float)softcap;
-    c->final_softcap = (float)final;
+    c->final_softcap = (float) final;
     c->softmax_scale = (float)(1 / sqrt(scalar));
     return ERR_OK;
 }
@@ -213,8 +212,7 @@ static enum err_code read_windows(struct model_config *c, const struct json_obje
     TRY(json_get_uint(o, "_sliding_window_pattern", 1, 1 << 20, &pattern, e));
     TRY(json_get_uint(o, "sliding_window_pattern", 1, 1 << 20, &pattern, e));
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        bool slides = (f & FAMILY_WINDOW_ALL) ||
-                      ((f & FAMILY_WINDOW_EVEN) && i % 2 == 0) ||
+        bool slides = (f & FAMILY_WINDOW_ALL) || ((f & FAMILY_WINDOW_EVEN) && i % 2 == 0) ||
                       ((f & FAMILY_WINDOW_PATTERN) && (i + 1) % pattern != 0) ||
                       ((f & FAMILY_WINDOW_SWITCH) && use &&
                        (f & FAMILY_NO_ROPE_LAYERS ? c->layer[i].rope < 0 : i >= from));
@@ -245,8 +243,7 @@ static enum err_code read_moe_groups(struct model_config *c, const struct json_o
     }
     uint32_t per_group = m->n_groups ? m->n_experts / m->n_groups : 0;
     if (m->n_experts % m->n_groups != 0 || m->top_groups > m->n_groups ||
-        m->top_k > m->top_groups * per_group ||
-        (m->routing == ROUTE_SIGMOID_BIAS && per_group < 2))
+        m->top_k > m->top_groups * per_group || (m->routing == ROUTE_SIGMOID_BIAS && per_group < 2))
         return err_set(e, ERR_INVALID,
                        "%s: n_group %u and topk_group %u do not fit %u experts, %u a token",
                        o->file, m->n_groups, m->top_groups, m->n_experts, m->top_k);
@@ -299,8 +296,8 @@ static enum err_code read_moe(struct model_config *c, const struct json_object *
     m->shared_intermediate = c->family->moe->shared ? shared * m->intermediate : 0;
     m->routing = c->family->routing;
     /* Mixtral always renormalises and has no key for it. */
-    m->norm_topk = m->routing == ROUTE_SOFTMAX &&
-                   strcmp(c->family->architecture, "MixtralForCausalLM") == 0;
+    m->norm_topk =
+        m->routing == ROUTE_SOFTMAX && strcmp(c->family->architecture, "MixtralForCausalLM") == 0;
     if (m->routing != ROUTE_GROUP_MAX)
         TRY(json_get_bool(o, "norm_topk_prob", &m->norm_topk, e));
     if (m->routing == ROUTE_GROUP_MAX || m->routing == ROUTE_SIGMOID_BIAS)
@@ -335,8 +332,7 @@ static enum err_code read_eos(struct model_config *c, const struct json_object *
     return ERR_OK;
 }
 
-static enum err_code read_tokens(struct model_config *c, const struct json_object *o,
-                                 struct err *e)
+static enum err_code read_tokens(struct model_config *c, const struct json_object *o, struct err *e)
 {
     uint32_t bos = UINT32_MAX;
     c->bos = -1;
@@ -433,8 +429,8 @@ static enum err_code read_generation(struct model_generation *gen, struct model_
     return read_eos(c, &o, e);
 }
 
-enum err_code generation_load(struct model_generation *gen, struct model_config *c,
-                              const char *dir, struct err *e)
+enum err_code generation_load(struct model_generation *gen, struct model_config *c, const char *dir,
+                              struct err *e)
 {
     cJSON *root = NULL;
     *gen = (struct model_generation){ NAN, NAN, NAN, NAN, -1, false };

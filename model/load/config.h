@@ -25,15 +25,15 @@ enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROP
 struct rope_config {
     enum rope_kind kind;
     double theta;
-    double partial;          /* share of the head that is rotated */
-    double factor;           /* 1 where unscaled */
-    double low_freq_factor, high_freq_factor;      /* llama3 */
-    double beta_fast, beta_slow;                   /* yarn */
-    double mscale, mscale_all_dim;                 /* yarn; 0: absent */
-    double attention_factor;                       /* yarn, longrope; 0: derived */
-    bool truncate;                                 /* yarn: floor and ceil the bounds */
-    uint32_t original_positions;                   /* 0: max_position_embeddings */
-    uint32_t n_short, n_long;                      /* longrope */
+    double partial;                           /* share of the head that is rotated */
+    double factor;                            /* 1 where unscaled */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double beta_fast, beta_slow;              /* yarn */
+    double mscale, mscale_all_dim;            /* yarn; 0: absent */
+    double attention_factor;                  /* yarn, longrope; 0: derived */
+    bool truncate;                            /* yarn: floor and ceil the bounds */
+    uint32_t original_positions;              /* 0: max_position_embeddings */
+    uint32_t n_short, n_long;                 /* longrope */
     float short_factor[ROPE_FACTORS], long_factor[ROPE_FACTORS];
 };
 
@@ -46,7 +46,7 @@ enum routing_kind {
 };
 
 struct moe_config {
-    uint32_t n_experts; /* 0: a dense model */
+    uint32_t n_experts;                                /* 0: a dense model */
     uint32_t top_k, intermediate, shared_intermediate; /* shared 0: none */
     enum routing_kind routing;
     bool norm_topk;
@@ -55,8 +55,8 @@ struct moe_config {
 };
 
 struct mla_config {
-    uint32_t kv_rank; /* 0: not latent attention */
-    uint32_t q_rank;  /* 0: one projection       */
+    uint32_t kv_rank;       /* 0: not latent attention */
+    uint32_t q_rank;        /* 0: one projection       */
     uint32_t nope, rope, v; /* head widths */
 };
 
@@ -73,7 +73,7 @@ struct model_config {
     float norm_eps, softmax_scale, attn_softcap, final_softcap, embed_scale, swiglu_limit;
     enum act_kind act;
     bool tie, bias_qkv, bias_o, bias_mlp;
-    bool rope_interleaved; /* pairs (2i, 2i+1) instead of (i, i + half) */
+    bool rope_interleaved;      /* pairs (2i, 2i+1) instead of (i, i + half) */
     struct rope_config rope[2]; /* 0: full layers (or all), 1: windowed ones where they differ */
     struct moe_config moe;
     struct mla_config mla;

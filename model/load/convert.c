@@ -64,7 +64,7 @@ void convert_to_bf16(const float *v, size_t n, uint16_t *out)
 void convert_mxfp4(const unsigned char *blocks, const unsigned char *scales, uint64_t n,
                    uint16_t *out)
 {
-    static const float code[16] = { 0,  0.5f,  1,  1.5f,  2,  3,  4,  6,
+    static const float code[16] = { 0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
                                     -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6 };
     for (uint64_t g = 0; g < n / 32; g++) {
         float scale = scales[g] == 255 ? NAN : ldexpf(1, scales[g] - 127);

@@ -4,20 +4,21 @@
 #include <stddef.h>
 #include <string.h>
 
-#define PRE_NORMS   { "input_layernorm", NULL, "post_attention_layernorm", NULL }
+#define PRE_NORMS { "input_layernorm", NULL, "post_attention_layernorm", NULL }
 #define FOUR_NORMS                                                                                 \
     { "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",                  \
       "post_feedforward_layernorm" }
-#define POST_NORMS  { NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm" }
+#define POST_NORMS { NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm" }
 
-static const struct moe_names mixtral_moe = { "block_sparse_moe.gate", "block_sparse_moe.experts",
-                                              "w1", "w3", "w2", NULL };
-static const struct moe_names qwen_moe = { "mlp.gate", "mlp.experts", "gate_proj", "up_proj",
-                                           "down_proj", NULL };
-static const struct moe_names gpt_oss_moe = { "mlp.router", "mlp.experts", NULL, "gate_up_proj",
-                                              "down_proj", NULL };
-static const struct moe_names deepseek_moe = { "mlp.gate", "mlp.experts", "gate_proj", "up_proj",
-                                               "down_proj", "mlp.shared_experts" };
+static const struct moe_names mixtral_moe = {
+    "block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3", "w2", NULL
+};
+static const struct moe_names qwen_moe = { "mlp.gate", "mlp.experts", "gate_proj",
+                                           "up_proj",  "down_proj",   NULL };
+static const struct moe_names gpt_oss_moe = { "mlp.router",   "mlp.experts", NULL,
+                                              "gate_up_proj", "down_proj",   NULL };
+static const struct moe_names deepseek_moe = { "mlp.gate", "mlp.experts", "gate_proj",
+                                               "up_proj",  "down_proj",   "mlp.shared_experts" };
 
 static const struct family families[] = {
     { .architecture = "LlamaForCausalLM", .features = FAMILY_BIAS_KEYS, .norm = PRE_NORMS },

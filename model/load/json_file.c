@@ -51,8 +51,8 @@ enum err_code json_bytes_read(cJSON **out, const char *name, const char *bytes, 
         return err_set(e, ERR_INVALID, "%s: not valid JSON near byte %zu", name,
                        (size_t)(end - bytes));
     size_t at = (size_t)(end - bytes);
-    while (at < n && (bytes[at] == ' ' || bytes[at] == '\n' || bytes[at] == '\r' ||
-                      bytes[at] == '\t'))
+    while (at < n &&
+           (bytes[at] == ' ' || bytes[at] == '\n' || bytes[at] == '\r' || bytes[at] == '\t'))
         at++;
     if (at != n || !cJSON_IsObject(root)) {
         cJSON_Delete(root);

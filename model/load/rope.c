@@ -59,8 +59,7 @@ static enum err_code read_kind(const struct json_object *o, enum rope_kind *out,
                    o->file, o->in, name);
 }
 
-static enum err_code need_factor(const struct json_object *o, struct rope_config *r,
-                                 struct err *e)
+static enum err_code need_factor(const struct json_object *o, struct rope_config *r, struct err *e)
 {
     TRY(json_get_real(o, "factor", 1e-3, 1e6, &r->factor, e));
     return json_member(o, "factor") ? ERR_OK : json_missing(o, "factor", "a number", e);
@@ -145,9 +144,13 @@ enum err_code config_read_rope(struct model_config *c, const struct json_object 
     TRY(json_get_real(o, "partial_rotary_factor", 1e-3, 1, &partial, e));
     TRY(json_get_uint(o, "original_max_position_embeddings", 1, 1 << 28, &original, e));
     for (int i = 0; i < 2; i++)
-        c->rope[i] = (struct rope_config){ .theta = i ? local : theta, .partial = partial,
-                                           .factor = 1, .low_freq_factor = 1,
-                                           .high_freq_factor = 4, .beta_fast = 32, .beta_slow = 1,
+        c->rope[i] = (struct rope_config){ .theta = i ? local : theta,
+                                           .partial = partial,
+                                           .factor = 1,
+                                           .low_freq_factor = 1,
+                                           .high_freq_factor = 4,
+                                           .beta_fast = 32,
+                                           .beta_slow = 1,
                                            .truncate = true };
     TRY(json_get_object(o, "rope_parameters", &params, e));
     if (params != NULL) {
@@ -193,8 +196,8 @@ static double llama3_frequency(const struct rope_config *r, double f, double con
         return f;
     if (wave > low)
         return f / r->factor;
-    double smooth = (context / wave - r->low_freq_factor) /
-                    (r->high_freq_factor - r->low_freq_factor);
+    double smooth =
+        (context / wave - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
     return (1 - smooth) * f / r->factor + smooth * f;
 }
 

@@ -33,11 +33,13 @@ static const struct {
     const char *name;
     uint32_t bytes;
 } dtypes[ST_DTYPES] = {
-    [ST_BF16] = { "BF16", 2 }, [ST_F16] = { "F16", 2 },   [ST_F32] = { "F32", 4 },
-    [ST_F64] = { "F64", 8 },   [ST_U8] = { "U8", 1 },     [ST_I8] = { "I8", 1 },
-    [ST_BOOL] = { "BOOL", 1 }, [ST_I16] = { "I16", 2 },   [ST_U16] = { "U16", 2 },
-    [ST_I32] = { "I32", 4 },   [ST_U32] = { "U32", 4 },   [ST_I64] = { "I64", 8 },
-    [ST_U64] = { "U64", 8 },   [ST_F8_E4M3] = { "F8_E4M3", 1 },
+    [ST_BF16] = { "BF16", 2 },       [ST_F16] = { "F16", 2 },
+    [ST_F32] = { "F32", 4 },         [ST_F64] = { "F64", 8 },
+    [ST_U8] = { "U8", 1 },           [ST_I8] = { "I8", 1 },
+    [ST_BOOL] = { "BOOL", 1 },       [ST_I16] = { "I16", 2 },
+    [ST_U16] = { "U16", 2 },         [ST_I32] = { "I32", 4 },
+    [ST_U32] = { "U32", 4 },         [ST_I64] = { "I64", 8 },
+    [ST_U64] = { "U64", 8 },         [ST_F8_E4M3] = { "F8_E4M3", 1 },
     [ST_F8_E5M2] = { "F8_E5M2", 1 }, [ST_F8_E8M0] = { "F8_E8M0", 1 },
 };
 
@@ -370,8 +372,8 @@ static enum err_code check_tiling(struct st_file *f, const unsigned char *data, 
     for (size_t i = 1; i < f->n; i++) {
         const struct st_tensor *t = &f->tensor[i];
         if (by_name(t - 1, t) == 0)
-            return err_set(e, ERR_INVALID, "%s: tensor %.*s: named twice", f->name,
-                           (int)t->n_name, t->name);
+            return err_set(e, ERR_INVALID, "%s: tensor %.*s: named twice", f->name, (int)t->n_name,
+                           t->name);
     }
     return ERR_OK;
 }
@@ -390,8 +392,9 @@ static enum err_code parse(struct st_file *f, struct err *e)
     if (n_header > f->n_map - 8)
         return err_set(e, ERR_INVALID, "%s: header of %llu bytes in a file of %zu", f->name,
                        (unsigned long long)n_header, f->n_map);
-    struct cursor c = { .p = f->map + 8, .end = f->map + 8 + n_header, .begin = f->map + 8,
-                        .file = f->name, .e = e };
+    struct cursor c = {
+        .p = f->map + 8, .end = f->map + 8 + n_header, .begin = f->map + 8, .file = f->name, .e = e
+    };
     const unsigned char *data = c.end;
     uint64_t n_data = f->n_map - 8 - n_header;
     if (!utf8_is_valid((const char *)c.p, n_header))
@@ -414,9 +417,8 @@ static enum err_code map_file(struct st_file *f, struct err *e)
     } else if (!S_ISREG(st.st_mode)) {
         rc = err_set(e, ERR_INVALID, "%s: not a regular file", f->name);
     } else if (st.st_size < 8) {
-        rc = err_set(e, ERR_INVALID,
-                     "%s: %lld bytes, expected at least 8 (the header's length)", f->name,
-                     (long long)st.st_size);
+        rc = err_set(e, ERR_INVALID, "%s: %lld bytes, expected at least 8 (the header's length)",
+                     f->name, (long long)st.st_size);
     } else {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {

@@ -13,20 +13,35 @@
 #include "proto/err.h"
 
 enum st_dtype {
-    ST_BF16, ST_F16, ST_F32, ST_F64, ST_U8, ST_I8, ST_BOOL, ST_I16, ST_U16, ST_I32, ST_U32,
-    ST_I64, ST_U64, ST_F8_E4M3, ST_F8_E5M2, ST_F8_E8M0, ST_DTYPES
+    ST_BF16,
+    ST_F16,
+    ST_F32,
+    ST_F64,
+    ST_U8,
+    ST_I8,
+    ST_BOOL,
+    ST_I16,
+    ST_U16,
+    ST_I32,
+    ST_U32,
+    ST_I64,
+    ST_U64,
+    ST_F8_E4M3,
+    ST_F8_E5M2,
+    ST_F8_E8M0,
+    ST_DTYPES
 };
 
 enum { ST_MAX_DIMS = 8 };
 
 struct st_tensor {
-    const char *name;           /* borrowed from the file's mapping: n_name bytes, no NUL */
+    const char *name; /* borrowed from the file's mapping: n_name bytes, no NUL */
     uint32_t n_name;
     enum st_dtype dtype;
     uint32_t n_dims;
     uint64_t shape[ST_MAX_DIMS];
     uint64_t n_elements, n_bytes;
-    const unsigned char *data;  /* unaligned; borrowed until close */
+    const unsigned char *data; /* unaligned; borrowed until close */
 };
 
 struct st_file;

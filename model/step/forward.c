@@ -15,8 +15,8 @@
 
 /* Rows of the captured steps; the most rows that a step may have are one more,
  * unless they are beyond the list: such steps run eagerly. */
-static const uint32_t bucket_rows[] = { 1,   2,   4,   8,   12,  16,  24,  32,  48,  64,
-                                        96,  128, 192, 256, 384, 512, 768, 1024 };
+static const uint32_t bucket_rows[] = { 1,  2,  4,   8,   12,  16,  24,  32,  48,
+                                        64, 96, 128, 192, 256, 384, 512, 768, 1024 };
 
 _Static_assert(BUCKETS == sizeof bucket_rows / sizeof *bucket_rows + 1, "one more");
 
@@ -59,8 +59,7 @@ static void fill_args(struct forward *f, uint32_t layer, struct attn_args *a)
     a->in[ATTN_KEY_CACHE] = attn_kv_key(f->kv, layer);
     set_input(a, ATTN_CU_SEQLENS, (void *)p->cu_seqlens, ATTN_I32, 1, r + 1, 0);
     set_input(a, ATTN_PAST_SEQLENS, (void *)p->past_seqlens, ATTN_I32, 1, r, 0);
-    set_input(a, ATTN_BLOCK_TABLE, (void *)p->block_table[g], ATTN_I32, 2, r,
-              p->table_cols[g]);
+    set_input(a, ATTN_BLOCK_TABLE, (void *)p->block_table[g], ATTN_I32, 2, r, p->table_cols[g]);
     set_input(a, ATTN_SLOT_MAPPING, (void *)p->slot_mapping[g], ATTN_I32, 1, n, 0);
     set_input(a, ATTN_METADATA, f->bounds, ATTN_I32, 1, 2, 0);
     fill_rope(f, c->layer[layer].rope, a, type);
@@ -147,8 +146,13 @@ enum err_code forward_attend(struct forward *f, uint32_t layer, struct err *e)
 void forward_product(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
                      enum buffer to, size_t to_ld, enum op_out out, uint32_t n)
 {
-    struct op_linear l = { .w = w, .in = f->buf[in], .in_ld = in_ld, .to = f->buf[to],
-                           .to_ld = to_ld, .out = out, .act = f->c->act,
+    struct op_linear l = { .w = w,
+                           .in = f->buf[in],
+                           .in_ld = in_ld,
+                           .to = f->buf[to],
+                           .to_ld = to_ld,
+                           .out = out,
+                           .act = f->c->act,
                            .limit = f->c->swiglu_limit };
     f->ops->linear(f->ops->self, &l, n);
 }
@@ -158,8 +162,8 @@ static void product_out(struct forward *f, const struct op_matrix *w, enum buffe
                         const float *norm, uint32_t n)
 {
     uint32_t h = f->c->hidden;
-    forward_product(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h,
-                    norm ? OP_OUT_F32 : OP_OUT_ADD, n);
+    forward_product(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h, norm ? OP_OUT_F32 : OP_OUT_ADD,
+                    n);
     if (norm != NULL)
         f->ops->norm_add(f->ops->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, f->c->norm_eps, n,
                          h);
@@ -180,8 +184,8 @@ static enum err_code attend_heads(struct forward *f, uint32_t layer, uint32_t n,
     if (y->q_norm != NULL) {
         o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, 0, (uint32_t)nq, y->q_norm,
                      c->norm_eps, n);
-        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, (uint32_t)nq, (uint32_t)nk,
-                     y->k_norm, c->norm_eps, n);
+        o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, (uint32_t)nq, (uint32_t)nk, y->k_norm,
+                     c->norm_eps, n);
     }
     return forward_attend(f, layer, e);
 }
@@ -208,9 +212,15 @@ static void mixture(struct forward *f, const struct layer_weights *y, uint32_t n
     enum buffer to = norm ? BUF_DELTA : BUF_X;
     if (norm != NULL)
         o->zero(o->self, f->buf[to], (size_t)n * c->hidden * sizeof(float));
-    struct op_moe m = { .config = &c->moe, .router = y->router, .choice_bias = y->choice_bias,
-                        .gate_up = y->expert_up, .down = y->expert_down, .act = c->act,
-                        .limit = c->swiglu_limit, .in = f->buf[BUF_IN], .to = f->buf[to],
+    struct op_moe m = { .config = &c->moe,
+                        .router = y->router,
+                        .choice_bias = y->choice_bias,
+                        .gate_up = y->expert_up,
+                        .down = y->expert_down,
+                        .act = c->act,
+                        .limit = c->swiglu_limit,
+                        .in = f->buf[BUF_IN],
+                        .to = f->buf[to],
                         .hidden = c->hidden };
     o->moe(o->self, &m, n);
     if (c->moe.shared_intermediate > 0) {
@@ -263,8 +273,7 @@ static void compute_logits(struct forward *f)
     const struct ops *o = f->ops;
     uint32_t n = f->step.n_outputs, h = f->c->hidden;
     o->gather(o->self, f->buf[BUF_X], f->step.output_row, n, h, f->buf[BUF_LAST]);
-    o->norm(o->self, f->buf[BUF_LAST], f->w->final_norm, f->c->norm_eps, n, h,
-            f->buf[BUF_LAST_T]);
+    o->norm(o->self, f->buf[BUF_LAST], f->w->final_norm, f->c->norm_eps, n, h, f->buf[BUF_LAST_T]);
     forward_product(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
     if (f->c->final_softcap > 0)
         o->softcap(o->self, f->buf[BUF_LOGITS], f->c->final_softcap, (size_t)n * f->c->vocab);
@@ -429,11 +438,15 @@ static enum err_code make_classes(struct forward *f, struct err *e)
 static struct ops_limits ops_limits_of(const struct model_config *c, const struct kv_layout *lay,
                                        const struct forward_limits *lim)
 {
-    return (struct ops_limits){ .max_tokens = lim->max_tokens, .max_rows = lim->max_rows,
-                                .max_outputs = lim->max_outputs, .n_groups = lay->n_groups,
+    return (struct ops_limits){ .max_tokens = lim->max_tokens,
+                                .max_rows = lim->max_rows,
+                                .max_outputs = lim->max_outputs,
+                                .n_groups = lay->n_groups,
                                 .table_cols = (lim->max_seq_tokens + lay->block_tokens - 1) /
                                               lay->block_tokens,
-                                .vocab = c->vocab, .hidden = c->hidden, .moe = &c->moe };
+                                .vocab = c->vocab,
+                                .hidden = c->hidden,
+                                .moe = &c->moe };
 }
 
 /* On a device, the workspace of the largest eager step is there before the first. */
@@ -447,8 +460,8 @@ static enum err_code reserve_eager(struct forward *f, struct err *e)
     TRY(o->collect(o->self, NULL, e));
     f->step.n_tokens = lim->max_tokens;
     f->step.n_rows = lim->max_rows;
-    f->paged = (struct step_part){ lim->max_rows, lim->max_tokens, lim->max_tokens,
-                                   lim->max_seq_tokens };
+    f->paged =
+        (struct step_part){ lim->max_rows, lim->max_tokens, lim->max_tokens, lim->max_seq_tokens };
     f->bounds[0] = (int32_t)f->paged.max_query_len;
     f->bounds[1] = (int32_t)f->paged.max_kv_len;
     f->work = WORK_EAGER;
@@ -461,7 +474,8 @@ static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *
 {
     const struct ops *o = f->ops;
     size_t bytes[BUFFERS];
-    struct attn_options opt = { .backend = o->attention, .workers = o->workers(o->self),
+    struct attn_options opt = { .backend = o->attention,
+                                .workers = o->workers(o->self),
                                 .device_index = o->device_index };
     TRY(make_classes(f, e));
     TRY(attn_open(&f->attn, &opt, e));

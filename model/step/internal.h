@@ -63,7 +63,7 @@ struct forward {
     void *buf[BUFFERS];
     size_t n_bytes[BUFFERS];
     struct workspace workspace[WORKSPACES];
-    int work; /* which of them this step uses */
+    int work;                      /* which of them this step uses */
     struct bucket bucket[BUCKETS]; /* ascending */
     uint32_t n_buckets;
     struct attn_class *classes; /* [n_classes] */

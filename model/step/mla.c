@@ -37,8 +37,10 @@ bool mla_can_expand(const struct forward *f)
 {
     const struct model_config *c = f->c;
     int64_t nq = (int64_t)c->n_heads * c->head_dim, nv = (int64_t)c->n_heads * c->mla.v;
-    struct attn_dense d = { .num_heads = (int32_t)c->n_heads, .kv_num_heads = (int32_t)c->n_heads,
-                            .scale = c->softmax_scale, .softcap = c->attn_softcap,
+    struct attn_dense d = { .num_heads = (int32_t)c->n_heads,
+                            .kv_num_heads = (int32_t)c->n_heads,
+                            .scale = c->softmax_scale,
+                            .softcap = c->attn_softcap,
                             .local_window_size = -1 };
     struct attn_tensor *const all[] = { &d.query, &d.key, &d.value, &d.output, &d.cu_seqlens };
     uint64_t bytes;
@@ -93,9 +95,14 @@ static void absorb(struct forward *f, const struct layer_weights *y, struct plac
     const struct mla_config *m = &c->mla;
     uint32_t n = f->paged.n_tokens;
     size_t wide = m->kv_rank + m->rope;
-    struct op_heads h = { .w = y->absorb_k, .n_heads = c->n_heads, .in = f->buf[q.buf],
-                          .in_ld = q.ld, .in_head = c->head_dim, .to = f->buf[BUF_LATENT],
-                          .to_ld = c->n_heads * wide, .to_head = wide };
+    struct op_heads h = { .w = y->absorb_k,
+                          .n_heads = c->n_heads,
+                          .in = f->buf[q.buf],
+                          .in_ld = q.ld,
+                          .in_head = c->head_dim,
+                          .to = f->buf[BUF_LATENT],
+                          .to_ld = c->n_heads * wide,
+                          .to_head = wide };
     o->heads(o->self, &h, n);
     o->copy_parts(o->self, forward_at(f, q.buf, m->nope), q.ld, c->head_dim,
                   forward_at(f, BUF_LATENT, m->kv_rank), c->n_heads * wide, wide, n, c->n_heads,
@@ -106,9 +113,14 @@ static void leave_latent(struct forward *f, const struct layer_weights *y)
 {
     const struct model_config *c = f->c;
     size_t rank = c->mla.kv_rank;
-    struct op_heads h = { .w = y->absorb_v, .n_heads = c->n_heads, .in = f->buf[BUF_ATTN],
-                          .in_ld = c->n_heads * rank, .in_head = rank, .to = f->buf[BUF_OUT],
-                          .to_ld = (size_t)c->n_heads * c->mla.v, .to_head = c->mla.v };
+    struct op_heads h = { .w = y->absorb_v,
+                          .n_heads = c->n_heads,
+                          .in = f->buf[BUF_ATTN],
+                          .in_ld = c->n_heads * rank,
+                          .in_head = rank,
+                          .to = f->buf[BUF_OUT],
+                          .to_ld = (size_t)c->n_heads * c->mla.v,
+                          .to_head = c->mla.v };
     f->ops->heads(f->ops->self, &h, f->paged.n_tokens);
 }
 
@@ -117,7 +129,7 @@ static void leave_latent(struct forward *f, const struct layer_weights *y)
 /* The expanded rows of a step: its last n tokens, from token `first` on. */
 struct expansion {
     uint32_t first, n;
-    size_t nq, nv;           /* elements a token of q and k, of v */
+    size_t nq, nv;              /* elements a token of q and k, of v */
     unsigned char *key, *value; /* T [n, nq], [n, nv], behind the absorbed queries */
 };
 
@@ -140,12 +152,18 @@ static void rotate(struct forward *f, uint32_t layer, const struct expansion *x,
     int8_t rope = f->c->layer[layer].rope;
     if (rope < 0)
         return;
-    struct op_rope r = { .x = at, .ld = ld, .step = step, .n_parts = n_parts,
-                         .dim = rope_dim(f->c, &f->c->rope[rope]), .first = x->first,
+    struct op_rope r = { .x = at,
+                         .ld = ld,
+                         .step = step,
+                         .n_parts = n_parts,
+                         .dim = rope_dim(f->c, &f->c->rope[rope]),
+                         .first = x->first,
                          .n_rows = f->step.n_rows - f->paged.n_rows,
-                         .table_rows = f->rope_rows, .interleaved = f->c->rope_interleaved,
+                         .table_rows = f->rope_rows,
+                         .interleaved = f->c->rope_interleaved,
                          .cu_seqlens = f->step.cu_seqlens + f->paged.n_rows,
-                         .cos = f->w->cos[rope], .sin = f->w->sin[rope] };
+                         .cos = f->w->cos[rope],
+                         .sin = f->w->sin[rope] };
     f->ops->rope(f->ops->self, &r, x->n);
 }
 
@@ -159,10 +177,21 @@ static void expand(struct forward *f, uint32_t layer, const struct expansion *x,
     size_t wide = m->kv_rank + m->rope, head = c->head_dim;
     void *row = forward_at(f, BUF_KEY, x->first * wide);
     unsigned char *rope_row = forward_at(f, BUF_KEY, x->first * wide + m->kv_rank);
-    struct op_heads k = { .w = y->absorb_k, .n_heads = c->n_heads, .turned = true, .in = row,
-                          .in_ld = wide, .to = x->key, .to_ld = x->nq, .to_head = head };
-    struct op_heads v = { .w = y->absorb_v, .n_heads = c->n_heads, .in = row, .in_ld = wide,
-                          .to = x->value, .to_ld = x->nv, .to_head = m->v };
+    struct op_heads k = { .w = y->absorb_k,
+                          .n_heads = c->n_heads,
+                          .turned = true,
+                          .in = row,
+                          .in_ld = wide,
+                          .to = x->key,
+                          .to_ld = x->nq,
+                          .to_head = head };
+    struct op_heads v = { .w = y->absorb_v,
+                          .n_heads = c->n_heads,
+                          .in = row,
+                          .in_ld = wide,
+                          .to = x->value,
+                          .to_ld = x->nv,
+                          .to_head = m->v };
     o->heads(o->self, &k, x->n);
     o->heads(o->self, &v, x->n);
     if (q.buf != BUF_Q)
@@ -170,8 +199,7 @@ static void expand(struct forward *f, uint32_t layer, const struct expansion *x,
                       forward_at(f, BUF_Q, x->first * x->nq), x->nq, head, x->n, c->n_heads,
                       (uint32_t)head);
     rotate(f, layer, x, rope_row, wide, 0, 1);
-    rotate(f, layer, x, forward_at(f, BUF_Q, x->first * x->nq + m->nope), x->nq, head,
-           c->n_heads);
+    rotate(f, layer, x, forward_at(f, BUF_Q, x->first * x->nq + m->nope), x->nq, head, c->n_heads);
     o->copy_parts(o->self, rope_row, wide, 0, x->key + m->nope * forward_t_bytes(f), x->nq, head,
                   x->n, c->n_heads, m->rope);
 }
@@ -196,8 +224,10 @@ static enum err_code attend_expanded(struct forward *f, uint32_t layer, const st
     enum attn_device device = f->ops->attention->device;
     size_t wide = c->mla.kv_rank + c->mla.rope;
     uint64_t bytes;
-    struct attn_dense d = { .num_heads = (int32_t)c->n_heads, .kv_num_heads = (int32_t)c->n_heads,
-                            .scale = c->softmax_scale, .softcap = c->attn_softcap,
+    struct attn_dense d = { .num_heads = (int32_t)c->n_heads,
+                            .kv_num_heads = (int32_t)c->n_heads,
+                            .scale = c->softmax_scale,
+                            .softcap = c->attn_softcap,
                             .local_window_size = window ? (int32_t)window : -1 };
     d.query = tokens_of(f, x, forward_at(f, BUF_Q, x->first * x->nq), x->nq);
     d.key = tokens_of(f, x, x->key, x->nq);

@@ -96,8 +96,8 @@ struct op_rope {
 /* One MoE layer over normalised rows x (T): to += scale * sum of chosen experts. */
 struct op_moe {
     const struct moe_config *config;
-    const struct op_matrix *router; /* exact */
-    const float *choice_bias;       /* host, [n_experts], or NULL */
+    const struct op_matrix *router;                 /* exact */
+    const float *choice_bias;                       /* host, [n_experts], or NULL */
     struct op_matrix *const *gate_up, *const *down; /* [n_experts] */
     enum act_kind act;
     float limit;
@@ -161,8 +161,8 @@ struct ops {
     void (*embed)(void *self, const void *table, enum st_dtype dtype, const int32_t *token,
                   uint32_t n, uint32_t hidden, float scale, float *x);
     /* T out[n, width] = x * w / rms(x); w float32 or NULL: a cast. */
-    void (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n,
-                 uint32_t width, void *out);
+    void (*norm)(void *self, const float *x, const float *w, float eps, uint32_t n, uint32_t width,
+                 void *out);
     /* x += w * y / rms(y), float32: a norm after a sublayer. */
     void (*norm_add)(void *self, float *x, const float *y, const float *w, float eps, uint32_t n,
                      uint32_t width);
@@ -191,8 +191,7 @@ struct ops {
     /* Wait for the step; with `sample`, what came of it, [plan->n_outputs]. */
     enum err_code (*collect)(void *self, const struct sampled **out, struct err *e);
     /* Wait, and copy from the device. */
-    enum err_code (*download)(void *self, void *to, const void *from, size_t bytes,
-                              struct err *e);
+    enum err_code (*download)(void *self, void *to, const void *from, size_t bytes, struct err *e);
 };
 
 /* The interface "model" of a plugin (attention/platform/plugin.h). */

@@ -134,10 +134,9 @@ static enum err_code check_room(const struct step_order *s, const struct step_pl
                                 struct err *e)
 {
     if (p->n_tokens > s->max_tokens || p->n_rows > s->max_rows || p->n_outputs > s->max_outputs)
-        return err_set(e, ERR_LIMIT,
-                       "step plan: %u tokens, %u rows, %u outputs, expected at most %u, %u, %u",
-                       p->n_tokens, p->n_rows, p->n_outputs, s->max_tokens, s->max_rows,
-                       s->max_outputs);
+        return err_set(
+            e, ERR_LIMIT, "step plan: %u tokens, %u rows, %u outputs, expected at most %u, %u, %u",
+            p->n_tokens, p->n_rows, p->n_outputs, s->max_tokens, s->max_rows, s->max_outputs);
     for (uint32_t g = 0; g < p->n_groups; g++)
         if (s->table[g] == NULL || p->table_cols[g] > s->table_cols)
             return err_set(e, ERR_LIMIT,

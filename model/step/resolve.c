@@ -36,8 +36,7 @@ static bool reads_due(const struct step_plan *p, const struct plan_output *o)
 }
 
 static enum err_code resolve_tokens(struct step_resolve *r, const struct step_plan *p,
-                                    const struct sampled *before, uint32_t n_before,
-                                    struct err *e)
+                                    const struct sampled *before, uint32_t n_before, struct err *e)
 {
     for (uint32_t i = 0; i < p->n_tokens; i++) {
         int32_t from = p->token_from[i];

@@ -30,8 +30,8 @@ enum err_code loader_store(struct loader *l, const void *host, size_t bytes, con
 }
 
 /* float32 values, stored as T (bfloat16 rounded to nearest even) or float32. */
-static enum err_code store_values(struct loader *l, float *v, size_t n, bool as_t,
-                                  const char *what, void **out, struct err *e)
+static enum err_code store_values(struct loader *l, float *v, size_t n, bool as_t, const char *what,
+                                  void **out, struct err *e)
 {
     if (as_t && l->w->ops->type == OP_BF16) {
         convert_to_bf16(v, n, (uint16_t *)v);
@@ -92,9 +92,12 @@ static enum err_code load_head(struct loader *l, const struct st_tensor *embed, 
                        "tie_word_embeddings is false");
     }
     l->w->tied = t == embed;
-    struct op_matrix_desc d = { .n_cols = c->hidden, .n_pieces = 1,
-                                .piece = { { .data = t->data, .dtype = t->dtype,
-                                             .row_stride = c->hidden, .col_stride = 1,
+    struct op_matrix_desc d = { .n_cols = c->hidden,
+                                .n_pieces = 1,
+                                .piece = { { .data = t->data,
+                                             .dtype = t->dtype,
+                                             .row_stride = c->hidden,
+                                             .col_stride = 1,
                                              .n_rows = c->vocab } } };
     return loader_matrix(l, &d, &l->w->head, e);
 }

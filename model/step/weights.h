@@ -14,9 +14,9 @@ struct layer_weights {
     float *norm[NORM_KINDS]; /* NULL where the family has none */
     struct op_matrix *qkv;   /* MLA: first projections of q and kv side by side */
     struct op_matrix *o;
-    float *q_norm, *k_norm;      /* over whole projections, float32 */
-    void *q_norm_t, *k_norm_t;   /* per head, T                     */
-    void *sink;                  /* T [n_heads]                     */
+    float *q_norm, *k_norm;           /* over whole projections, float32 */
+    void *q_norm_t, *k_norm_t;        /* per head, T                     */
+    void *sink;                       /* T [n_heads]                     */
     struct op_matrix *gate_up, *down; /* dense MLP, or the shared experts */
     /* MLA */
     struct op_matrix *q_b;
@@ -24,7 +24,7 @@ struct layer_weights {
     struct op_matrix **absorb_k, **absorb_v; /* [n_heads] */
     /* MoE */
     struct op_matrix *router;
-    float *choice_bias; /* host */
+    float *choice_bias;                          /* host */
     struct op_matrix **expert_up, **expert_down; /* [n_experts] */
 };
 
@@ -34,7 +34,7 @@ struct weights {
     enum st_dtype embed_dtype;
     float *final_norm;
     struct op_matrix *head;
-    bool tied; /* the head is the embedding */
+    bool tied;             /* the head is the embedding */
     void *cos[2], *sin[2]; /* T [max_model_len, rope_dim/2]; [1] NULL where unused */
     uint32_t rope_rows;    /* max_model_len */
     struct layer_weights *layer;

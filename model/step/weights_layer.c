@@ -43,8 +43,12 @@ static enum err_code piece(struct loader *l, const char *stem, uint32_t n_rows, 
     snprintf(name, sizeof name, "%s.weight", stem);
     TRY(checkpoint_need(l->ck, name, 2, shape, &t, e));
     l->w->n_parameters += t->n_elements;
-    *out = (struct op_piece){ .data = t->data, .dtype = t->dtype, .row_stride = n_cols,
-                              .col_stride = 1, .n_rows = n_rows, .bias_stride = 1 };
+    *out = (struct op_piece){ .data = t->data,
+                              .dtype = t->dtype,
+                              .row_stride = n_cols,
+                              .col_stride = 1,
+                              .n_rows = n_rows,
+                              .bias_stride = 1 };
     if (!bias)
         return ERR_OK;
     snprintf(name, sizeof name, "%s.bias", stem);
@@ -119,8 +123,7 @@ static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_we
     char name[NAME_BYTES];
     uint64_t shape[2] = { (uint64_t)c->n_heads * (m->nope + m->v), m->kv_rank };
     const struct st_tensor *t;
-    TRY(checkpoint_need(l->ck, layer_name(name, i, "self_attn.kv_b_proj.weight"), 2, shape, &t,
-                        e));
+    TRY(checkpoint_need(l->ck, layer_name(name, i, "self_attn.kv_b_proj.weight"), 2, shape, &t, e));
     l->w->n_parameters += t->n_elements;
     y->absorb_k = calloc(c->n_heads, sizeof(struct op_matrix *));
     y->absorb_v = calloc(c->n_heads, sizeof(struct op_matrix *));
@@ -129,13 +132,20 @@ static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_we
     uint64_t size = st_dtype_bytes(t->dtype), row = (uint64_t)m->kv_rank * size;
     for (uint32_t h = 0; h < c->n_heads; h++) {
         const unsigned char *k = t->data + (uint64_t)h * (m->nope + m->v) * row;
-        struct op_matrix_desc dk = { .n_cols = m->nope, .n_pieces = 1, .turned = true,
-                                     .piece = { { .data = k, .dtype = t->dtype, .row_stride = 1,
+        struct op_matrix_desc dk = { .n_cols = m->nope,
+                                     .n_pieces = 1,
+                                     .turned = true,
+                                     .piece = { { .data = k,
+                                                  .dtype = t->dtype,
+                                                  .row_stride = 1,
                                                   .col_stride = m->kv_rank,
                                                   .n_rows = m->kv_rank } } };
-        struct op_matrix_desc dv = { .n_cols = m->kv_rank, .n_pieces = 1,
-                                     .piece = { { .data = k + m->nope * row, .dtype = t->dtype,
-                                                  .row_stride = m->kv_rank, .col_stride = 1,
+        struct op_matrix_desc dv = { .n_cols = m->kv_rank,
+                                     .n_pieces = 1,
+                                     .piece = { { .data = k + m->nope * row,
+                                                  .dtype = t->dtype,
+                                                  .row_stride = m->kv_rank,
+                                                  .col_stride = 1,
                                                   .n_rows = m->v } } };
         TRY(loader_matrix(l, &dk, &y->absorb_k[h], e));
         TRY(loader_matrix(l, &dv, &y->absorb_v[h], e));
@@ -157,8 +167,7 @@ static enum err_code load_mla(struct loader *l, uint32_t i, struct layer_weights
         TRY(loader_vector(l, layer_name(name, i, "self_attn.q_a_layernorm.weight"), m->q_rank, 0,
                           false, &p, e));
         y->q_a_norm = p;
-        TRY(single(l, layer_name(name, i, "self_attn.q_b_proj"), nq, m->q_rank, false, &y->q_b,
-                   e));
+        TRY(single(l, layer_name(name, i, "self_attn.q_b_proj"), nq, m->q_rank, false, &y->q_b, e));
     } else {
         TRY(piece(l, layer_name(name, i, "self_attn.q_proj"), nq, c->hidden, false, &d.piece[0],
                   e));
@@ -214,8 +223,9 @@ static enum err_code load_dense(struct loader *l, uint32_t i, struct layer_weigh
     struct op_piece both;
     TRY(piece(l, layer_name(name, i, "mlp.gate_up_proj"), 2 * c->intermediate, c->hidden, false,
               &both, e));
-    struct op_matrix_desc d = { .n_cols = c->hidden, .n_pieces = 2, .glu = true,
-                                .piece = { both, both } };
+    struct op_matrix_desc d = {
+        .n_cols = c->hidden, .n_pieces = 2, .glu = true, .piece = { both, both }
+    };
     d.piece[0].n_rows = d.piece[1].n_rows = c->intermediate;
     d.piece[1].data += (uint64_t)c->intermediate * c->hidden * st_dtype_bytes(both.dtype);
     TRY(loader_matrix(l, &d, &y->gate_up, e));
@@ -259,8 +269,8 @@ static enum err_code open_stack(struct loader *l, const char *stem, uint32_t n_i
     if (checkpoint_find(l->ck, name) == NULL)
         return checkpoint_need(l->ck, stem, 3, shape, &s->plain, e);
     if (n_in % 32 != 0)
-        return err_set(e, ERR_INVALID, "checkpoint: tensor %s: %u inputs, expected a multiple of 32",
-                       name, n_in);
+        return err_set(e, ERR_INVALID,
+                       "checkpoint: tensor %s: %u inputs, expected a multiple of 32", name, n_in);
     uint64_t blocks[4] = { n, n_out, n_in / 32, 16 };
     TRY(need_u8(l, name, 4, blocks, &s->blocks, e));
     snprintf(name, sizeof name, "%s_scales", stem);
@@ -273,8 +283,10 @@ static enum err_code open_stack(struct loader *l, const char *stem, uint32_t n_i
 static struct op_piece stack_piece(struct stack *s, uint32_t x, uint32_t from, uint32_t step,
                                    uint32_t n_rows)
 {
-    struct op_piece p = { .n_rows = n_rows, .bias = s->bias,
-                          .bias_at = (uint64_t)x * s->n_out + from, .bias_stride = step };
+    struct op_piece p = { .n_rows = n_rows,
+                          .bias = s->bias,
+                          .bias_at = (uint64_t)x * s->n_out + from,
+                          .bias_stride = step };
     if (s->plain != NULL) {
         uint64_t at = (uint64_t)x * s->n_in * s->n_out + from;
         p.data = s->plain->data + at * st_dtype_bytes(s->plain->dtype);
@@ -304,10 +316,13 @@ static enum err_code load_stacked_from(struct loader *l, struct stack *up, struc
     for (uint32_t x = 0; x < l->c->moe.n_experts; x++) {
         expand(up, x);
         expand(down, x);
-        struct op_matrix_desc du = { .n_cols = hidden, .n_pieces = 2, .glu = true,
+        struct op_matrix_desc du = { .n_cols = hidden,
+                                     .n_pieces = 2,
+                                     .glu = true,
                                      .piece = { stack_piece(up, x, 0, 2, inter),
                                                 stack_piece(up, x, 1, 2, inter) } };
-        struct op_matrix_desc dd = { .n_cols = inter, .n_pieces = 1,
+        struct op_matrix_desc dd = { .n_cols = inter,
+                                     .n_pieces = 1,
                                      .piece = { stack_piece(down, x, 0, 1, hidden) } };
         TRY(loader_matrix(l, &du, &y->expert_up[x], e));
         TRY(loader_matrix(l, &dd, &y->expert_down[x], e));
@@ -322,8 +337,8 @@ static enum err_code load_stacked(struct loader *l, uint32_t i, struct layer_wei
     uint32_t inter = l->c->moe.intermediate;
     struct stack up = { 0 }, down = { 0 };
     char name[NAME_BYTES];
-    enum err_code rc = open_stack(l, layer_name(name, i, "%s.%s", n->experts, n->up),
-                                  l->c->hidden, 2 * inter, &up, e);
+    enum err_code rc = open_stack(l, layer_name(name, i, "%s.%s", n->experts, n->up), l->c->hidden,
+                                  2 * inter, &up, e);
     if (rc == ERR_OK)
         rc = open_stack(l, layer_name(name, i, "%s.%s", n->experts, n->down), inter, l->c->hidden,
                         &down, e);

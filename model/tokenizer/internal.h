@@ -49,7 +49,7 @@ struct tk_map {
     struct tk_map_slot {
         uint32_t hash;
         int32_t id; /* -1: empty */
-    } * slot;
+    } *slot;
     uint32_t mask;
 };
 

@@ -148,8 +148,7 @@ static char *label_text(const struct prom_label *labels, uint32_t n)
     return o.p;
 }
 
-static enum err_code check_bounds(const char *name, const double *bounds, uint32_t n,
-                                  struct err *e)
+static enum err_code check_bounds(const char *name, const double *bounds, uint32_t n, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++)
         if (!isfinite(bounds[i]) || (i > 0 && bounds[i] <= bounds[i - 1]))
@@ -224,8 +223,7 @@ static struct series *make_series(const struct family *f, char *labels, struct e
 }
 
 /* Put the series with these labels into family f; labels is given on success. */
-static enum err_code link_series(struct series **out, struct family *f, char *labels,
-                                 struct err *e)
+static enum err_code link_series(struct series **out, struct family *f, char *labels, struct err *e)
 {
     for (const struct series *s = f->first; s != NULL; s = s->next)
         if (strcmp(s->labels, labels) == 0)
@@ -239,9 +237,8 @@ static enum err_code link_series(struct series **out, struct family *f, char *la
     return ERR_OK;
 }
 
-static enum err_code add(struct series **out, struct prom_registry *r,
-                         const struct description *d, const struct prom_label *labels,
-                         uint32_t n_labels, struct err *e)
+static enum err_code add(struct series **out, struct prom_registry *r, const struct description *d,
+                         const struct prom_label *labels, uint32_t n_labels, struct err *e)
 {
     if (!is_name(d->name, true))
         return err_set(e, ERR_INVALID, "metric \"%s\": not a metric name", d->name);
@@ -270,9 +267,9 @@ static enum err_code add(struct series **out, struct prom_registry *r,
     return ERR_OK;
 }
 
-enum err_code prom_add_counter(struct prom_counter **out, struct prom_registry *r,
-                               const char *name, const char *help,
-                               const struct prom_label *labels, uint32_t n_labels, struct err *e)
+enum err_code prom_add_counter(struct prom_counter **out, struct prom_registry *r, const char *name,
+                               const char *help, const struct prom_label *labels, uint32_t n_labels,
+                               struct err *e)
 {
     struct description d = { .name = name, .help = help, .kind = COUNTER };
     struct series *s = NULL;
@@ -283,8 +280,8 @@ enum err_code prom_add_counter(struct prom_counter **out, struct prom_registry *
 }
 
 enum err_code prom_add_gauge(struct prom_gauge **out, struct prom_registry *r, const char *name,
-                             const char *help, const struct prom_label *labels,
-                             uint32_t n_labels, struct err *e)
+                             const char *help, const struct prom_label *labels, uint32_t n_labels,
+                             struct err *e)
 {
     struct description d = { .name = name, .help = help, .kind = GAUGE };
     struct series *s = NULL;
@@ -299,8 +296,9 @@ enum err_code prom_add_histogram(struct prom_histogram **out, struct prom_regist
                                  uint32_t n_bounds, const struct prom_label *labels,
                                  uint32_t n_labels, struct err *e)
 {
-    struct description d = { .name = name, .help = help, .kind = HISTOGRAM, .bounds = bounds,
-                             .n_bounds = n_bounds };
+    struct description d = {
+        .name = name, .help = help, .kind = HISTOGRAM, .bounds = bounds, .n_bounds = n_bounds
+    };
     struct series *s = NULL;
     enum err_code rc = add(&s, r, &d, labels, n_labels, e);
     if (!rc)
@@ -313,9 +311,8 @@ enum err_code prom_add_histogram(struct prom_histogram **out, struct prom_regist
 void prom_counter_raise(struct prom_counter *c, uint64_t total)
 {
     uint64_t now = atomic_load_explicit(&c->value, memory_order_relaxed);
-    while (now < total &&
-           !atomic_compare_exchange_weak_explicit(&c->value, &now, total, memory_order_relaxed,
-                                                  memory_order_relaxed)) {
+    while (now < total && !atomic_compare_exchange_weak_explicit(
+                              &c->value, &now, total, memory_order_relaxed, memory_order_relaxed)) {
     }
 }
 

@@ -56,10 +56,9 @@ MUST_USE enum err_code prom_add_gauge(struct prom_gauge **out, struct prom_regis
                                       const struct prom_label *labels, uint32_t n_labels,
                                       struct err *e);
 MUST_USE enum err_code prom_add_histogram(struct prom_histogram **out, struct prom_registry *r,
-                                          const char *name, const char *help,
-                                          const double *bounds, uint32_t n_bounds,
-                                          const struct prom_label *labels, uint32_t n_labels,
-                                          struct err *e);
+                                          const char *name, const char *help, const double *bounds,
+                                          uint32_t n_bounds, const struct prom_label *labels,
+                                          uint32_t n_labels, struct err *e);
 
 static inline void prom_inc(struct prom_counter *c, uint64_t by)
 {

@@ -8,10 +8,10 @@
 
 BOUNDS(first_token_seconds, 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1,
        2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560);
-BOUNDS(token_seconds, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5,
-       7.5, 10, 20, 40, 80);
-BOUNDS(request_seconds, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
-       480, 960, 1920, 7680);
+BOUNDS(token_seconds, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5,
+       10, 20, 40, 80);
+BOUNDS(request_seconds, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480,
+       960, 1920, 7680);
 BOUNDS(choices, 1, 2, 5, 10, 20);
 BOUNDS(iteration, 1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384);
 
@@ -36,22 +36,22 @@ enum row_kind { COUNTER, GAUGE, HISTOGRAM };
 struct row {
     enum row_kind kind;
     const char *name, *help;
-    size_t at; /* of the handle in struct serving_metrics */
+    size_t at;            /* of the handle in struct serving_metrics */
     const double *bounds; /* NULL with a histogram: token_bounds */
     uint32_t n_bounds;
     const char *label, *value; /* a third label, or NULL */
 };
 
-#define AT(field)         offsetof(struct serving_metrics, field)
-#define C(name, help, field)    { COUNTER, "vllm:" name, help, AT(field), NULL, 0, NULL, NULL }
-#define CL(name, help, field, label, value) \
+#define AT(field)            offsetof(struct serving_metrics, field)
+#define C(name, help, field) { COUNTER, "vllm:" name, help, AT(field), NULL, 0, NULL, NULL }
+#define CL(name, help, field, label, value)                                                        \
     { COUNTER, "vllm:" name, help, AT(field), NULL, 0, label, value }
-#define G(name, help, field)    { GAUGE, "vllm:" name, help, AT(field), NULL, 0, NULL, NULL }
-#define GL(name, help, field, label, value) \
+#define G(name, help, field) { GAUGE, "vllm:" name, help, AT(field), NULL, 0, NULL, NULL }
+#define GL(name, help, field, label, value)                                                        \
     { GAUGE, "vllm:" name, help, AT(field), NULL, 0, label, value }
-#define H(name, help, field, bounds) \
+#define H(name, help, field, bounds)                                                               \
     { HISTOGRAM, "vllm:" name, help, AT(field), bounds, sizeof bounds / sizeof *bounds, NULL, NULL }
-#define HT(name, help, field)   { HISTOGRAM, "vllm:" name, help, AT(field), NULL, 0, NULL, NULL }
+#define HT(name, help, field) { HISTOGRAM, "vllm:" name, help, AT(field), NULL, 0, NULL, NULL }
 
 #define SUCCESS "Count of successfully processed requests."
 #define WAITING "Number of requests waiting to be processed, by reason."
@@ -60,8 +60,7 @@ struct row {
 static const struct row rows[] = {
     G("num_requests_running", "Number of requests in model execution batches.",
       num_requests_running),
-    G("num_requests_waiting", "Number of requests waiting to be processed.",
-      num_requests_waiting),
+    G("num_requests_waiting", "Number of requests waiting to be processed.", num_requests_waiting),
     GL("num_requests_waiting_by_reason", WAITING, waiting_capacity, "reason", "capacity"),
     GL("num_requests_waiting_by_reason", WAITING, waiting_deferred, "reason", "deferred"),
     GL("engine_sleep_state", "Engine sleep state; awake = 1 while the engine serves.",
@@ -75,13 +74,11 @@ static const struct row rows[] = {
     C("num_preemptions_total", "Cumulative number of preemptions from the engine.",
       num_preemptions),
     C("prompt_tokens_total", "Number of prefill tokens processed.", prompt_tokens),
-    CL("prompt_tokens_by_source_total", SOURCE, prompt_tokens_computed, "source",
-       "local_compute"),
+    CL("prompt_tokens_by_source_total", SOURCE, prompt_tokens_computed, "source", "local_compute"),
     CL("prompt_tokens_by_source_total", SOURCE, prompt_tokens_hit, "source", "local_cache_hit"),
     C("prompt_tokens_cached_total", "Number of cached prompt tokens.", prompt_tokens_cached),
     C("generation_tokens_total", "Number of generation tokens processed.", generation_tokens),
-    CL("request_success_total", SUCCESS, request_success[METRICS_STOP], "finished_reason",
-       "stop"),
+    CL("request_success_total", SUCCESS, request_success[METRICS_STOP], "finished_reason", "stop"),
     CL("request_success_total", SUCCESS, request_success[METRICS_LENGTH], "finished_reason",
        "length"),
     CL("request_success_total", SUCCESS, request_success[METRICS_ABORT], "finished_reason",
@@ -95,8 +92,8 @@ static const struct row rows[] = {
        request_prompt_tokens),
     HT("request_generation_tokens", "Number of generation tokens processed, by request.",
        request_generation_tokens),
-    H("iteration_tokens_total", "Histogram of number of tokens per engine step.",
-      iteration_tokens, iteration),
+    H("iteration_tokens_total", "Histogram of number of tokens per engine step.", iteration_tokens,
+      iteration),
     HT("request_max_num_generation_tokens",
        "Histogram of maximum number of requested generation tokens.",
        request_max_num_generation_tokens),
@@ -108,8 +105,8 @@ static const struct row rows[] = {
     H("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.",
       inter_token_latency, token_seconds),
     H("request_time_per_output_token_seconds",
-      "Histogram of time per output token in seconds, by request.",
-      request_time_per_output_token, token_seconds),
+      "Histogram of time per output token in seconds, by request.", request_time_per_output_token,
+      token_seconds),
     H("e2e_request_latency_seconds", "Histogram of end to end request latency in seconds.",
       e2e_request_latency, request_seconds),
     H("request_queue_time_seconds", "Histogram of time spent in the waiting phase.",
@@ -129,7 +126,9 @@ static enum err_code add_row(struct serving_metrics *m, const struct row *row,
                              const struct serving_metrics_config *c, struct err *e)
 {
     const struct prom_label labels[3] = {
-        { "model_name", c->model_name }, { "engine", "0" }, { row->label, row->value },
+        { "model_name", c->model_name },
+        { "engine", "0" },
+        { row->label, row->value },
     };
     uint32_t n = row->label != NULL ? 3 : 2, n_bounds = row->n_bounds;
     const double *bounds = row->bounds;
@@ -166,8 +165,7 @@ static enum err_code add_cache_config(struct serving_metrics *m,
                        c->n_cache_config, MAX_LABELS - 2);
     for (uint32_t i = 0; i < c->n_cache_config; i++)
         labels[2 + i] = c->cache_config[i];
-    enum err_code rc = prom_add_gauge(&m->cache_config_info, m->registry,
-                                      "vllm:cache_config_info",
+    enum err_code rc = prom_add_gauge(&m->cache_config_info, m->registry, "vllm:cache_config_info",
                                       "Information of the LLMEngine CacheConfig", labels,
                                       2 + c->n_cache_config, e);
     if (!rc)

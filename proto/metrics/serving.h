@@ -53,16 +53,15 @@ struct serving_metrics {
 };
 
 struct serving_metrics_config {
-    const char *model_name;  /* label of every series, with engine="0"     */
-    uint32_t max_model_len;  /* last token bucket                          */
+    const char *model_name; /* label of every series, with engine="0"     */
+    uint32_t max_model_len; /* last token bucket                          */
     /* Labels of vllm:cache_config_info; borrowed for the call. */
     const struct prom_label *cache_config;
     uint32_t n_cache_config;
 };
 
 MUST_USE enum err_code serving_metrics_init(struct serving_metrics *m,
-                                            const struct serving_metrics_config *c,
-                                            struct err *e);
+                                            const struct serving_metrics_config *c, struct err *e);
 void serving_metrics_fini(struct serving_metrics *m);
 
 #endif

@@ -12,12 +12,12 @@ enum { OAI_MAX_RULES = 72, OAI_PATH_BYTES = 96 };
 struct oai_parse {
     struct oai_request *r;
     const struct oai_defaults *d;
-    bool chat_logprobs;           /* chat's boolean `logprobs`              */
-    int32_t top_logprobs;         /* chat; -1: not given                    */
+    bool chat_logprobs;   /* chat's boolean `logprobs`              */
+    int32_t top_logprobs; /* chat; -1: not given                    */
     const int32_t *stop_token_ids;
     uint32_t n_stop_token_ids;
-    int best_of;                  /* 0: not given                           */
-    bool stream_options;          /* given                                  */
+    int best_of;         /* 0: not given                           */
+    bool stream_options; /* given                                  */
 };
 
 enum oai_rule_kind {
@@ -36,13 +36,13 @@ struct oai_rule {
     const char *key;
     unsigned kinds; /* mask of 1u << enum oai_kind */
     enum oai_rule_kind kind;
-    bool above;      /* lo itself is excluded                                */
+    bool above; /* lo itself is excluded                                */
     bool required;
     double lo, hi;
-    size_t hi_from;  /* offset in oai_defaults of a uint32_t that replaces hi
-                      * unless it is 0 there; 0: none                        */
-    size_t at;       /* offset in oai_request                                */
-    size_t given;    /* offset in oai_request of a bool set when given; 0: none */
+    size_t hi_from; /* offset in oai_defaults of a uint32_t that replaces hi
+                     * unless it is 0 there; 0: none                        */
+    size_t at;      /* offset in oai_request                                */
+    size_t given;   /* offset in oai_request of a bool set when given; 0: none */
     enum err_code (*read)(struct oai_parse *p, const struct json *v, struct err *e);
 };
 
@@ -54,8 +54,8 @@ MUST_USE enum err_code oai_apply_rule(struct oai_parse *p, const struct oai_rule
                                       const struct json *v, struct err *e);
 
 /* "path: found v, expected ..." as ERR_INVALID with that param; v NULL: nothing. */
-enum err_code oai_wrong(struct err *e, const char *path, const struct json *v,
-                        const char *expected, ...) PRINTF_LIKE(4, 5);
+enum err_code oai_wrong(struct err *e, const char *path, const struct json *v, const char *expected,
+                        ...) PRINTF_LIKE(4, 5);
 
 /* Integer value of v: written as one, or a real without fraction (16.0). */
 bool oai_integer(const struct json *v, int64_t *out);
@@ -64,9 +64,8 @@ bool oai_integer(const struct json *v, int64_t *out);
 void *oai_array(struct oai_request *r, size_t n, size_t size, struct err *e);
 
 /* Token ids of an array, each checked against the vocabulary; path names it. */
-MUST_USE enum err_code oai_read_ids(struct oai_parse *p, const struct json *v,
-                                    const char *path, const int32_t **out, uint32_t *n,
-                                    struct err *e);
+MUST_USE enum err_code oai_read_ids(struct oai_parse *p, const struct json *v, const char *path,
+                                    const int32_t **out, uint32_t *n, struct err *e);
 
 /* openai_prompt.c */
 enum err_code oai_read_prompt(struct oai_parse *p, const struct json *v, struct err *e);

@@ -80,7 +80,8 @@ static enum err_code join_parts(cJSON *message, struct err *e)
         return ERR_OK;
     struct json_out text = { 0 };
     const cJSON *part;
-    cJSON_ArrayForEach(part, content) {
+    cJSON_ArrayForEach(part, content)
+    {
         const char *s = part_text(part);
         if (part != content->child)
             JSON_LIT(&text, "\n");
@@ -97,8 +98,8 @@ static enum err_code join_parts(cJSON *message, struct err *e)
 /* --------------------------------------------------------------- tool calls */
 
 /* Arguments arrive as JSON text in a string; templates want the object. */
-static enum err_code read_arguments(cJSON **out, const struct oai_parse *p,
-                                    const struct json *v, const char *path, struct err *e)
+static enum err_code read_arguments(cJSON **out, const struct oai_parse *p, const struct json *v,
+                                    const char *path, struct err *e)
 {
     struct json_doc doc;
     struct err why;
@@ -106,8 +107,8 @@ static enum err_code read_arguments(cJSON **out, const struct oai_parse *p,
     if (rc == ERR_NOMEM)
         return err_nomem(e, "tool call arguments", v->n);
     if (rc)
-        return err_set_param(e, ERR_INVALID, path, "%s: found %.120s, expected a JSON object",
-                             path, why.message);
+        return err_set_param(e, ERR_INVALID, path, "%s: found %.120s, expected a JSON object", path,
+                             why.message);
     if (doc.value->kind != JSON_OBJECT)
         rc = oai_wrong(e, path, doc.value, "a JSON object");
     else
@@ -156,8 +157,8 @@ static enum err_code settle_call(cJSON *call, const struct oai_parse *p, const s
                             json_get(function, "arguments"), sub, e);
 }
 
-static enum err_code settle_calls(cJSON *message, const struct oai_parse *p,
-                                  const struct json *m, uint32_t i, struct err *e)
+static enum err_code settle_calls(cJSON *message, const struct oai_parse *p, const struct json *m,
+                                  uint32_t i, struct err *e)
 {
     char path[OAI_PATH_BYTES];
     const struct json *calls = json_get(m, "tool_calls");
@@ -274,7 +275,9 @@ enum err_code oai_read_tools(struct oai_parse *p, const struct json *v, struct e
 enum err_code oai_read_tool_choice(struct oai_parse *p, const struct json *v, struct err *e)
 {
     static const char *const names[] = {
-        [OAI_TOOL_AUTO] = "auto", [OAI_TOOL_NONE] = "none", [OAI_TOOL_REQUIRED] = "required",
+        [OAI_TOOL_AUTO] = "auto",
+        [OAI_TOOL_NONE] = "none",
+        [OAI_TOOL_REQUIRED] = "required",
     };
     struct oai_request *r = p->r;
     r->has_tool_choice = true;

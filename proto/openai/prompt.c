@@ -45,11 +45,10 @@ static enum err_code read_id_prompt(struct oai_parse *p, const struct json *v, c
 {
     if (v->kind != JSON_ARRAY || v->n == 0)
         return oai_wrong(e, path, v, "a list of at least one token id");
-    if (p->d->max_model_len != 0 && v->n > p->d->max_model_len &&
-        p->r->truncate_prompt_tokens == 0)
+    if (p->d->max_model_len != 0 && v->n > p->d->max_model_len && p->r->truncate_prompt_tokens == 0)
         return err_set_param(e, ERR_LIMIT, "prompt",
-                             "%s: found %u tokens, expected at most %u, the model's context",
-                             path, v->n, p->d->max_model_len);
+                             "%s: found %u tokens, expected at most %u, the model's context", path,
+                             v->n, p->d->max_model_len);
     return oai_read_ids(p, v, path, &out->ids, &out->n_ids, e);
 }
 
@@ -81,8 +80,7 @@ enum err_code oai_read_prompt(struct oai_parse *p, const struct json *v, struct 
     if (p->r->kind == OAI_TOKENIZE && !one_string)
         return oai_wrong(e, "prompt", v, "a string");
     if (!one_string && (v->kind != JSON_ARRAY || v->n == 0))
-        return oai_wrong(e, "prompt", v,
-                         "a string, or a list (not empty) of strings or token ids");
+        return oai_wrong(e, "prompt", v, "a string, or a list (not empty) of strings or token ids");
     enum json_kind first = one_string ? JSON_STRING : json_first(v)->kind;
     bool one_list = !one_string && (first == JSON_INT || first == JSON_REAL);
     if (!one_string && !one_list && first != JSON_STRING && first != JSON_ARRAY)

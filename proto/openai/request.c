@@ -67,8 +67,7 @@ void oai_request_fini(struct oai_request *r)
 
 /* ------------------------------------------------------------------- fields */
 
-static void set_defaults(struct oai_request *r, enum oai_kind kind,
-                         const struct oai_defaults *d)
+static void set_defaults(struct oai_request *r, enum oai_kind kind, const struct oai_defaults *d)
 {
     r->kind = kind;
     r->parallel_tool_calls = true;
@@ -116,8 +115,10 @@ static enum err_code read_fields(struct oai_parse *p, const struct json *body, s
             if (rc)
                 return rc;
         } else if (rule->required) {
-            return err_set_param(e, ERR_INVALID, rule->key, "%s: missing, expected in every "
-                                 "request of this kind", rule->key);
+            return err_set_param(e, ERR_INVALID, rule->key,
+                                 "%s: missing, expected in every "
+                                 "request of this kind",
+                                 rule->key);
         }
     }
     return ERR_OK;
@@ -131,11 +132,13 @@ static enum err_code check_counts(const struct oai_parse *p, struct err *e)
     if (p->best_of > 1 && (uint32_t)p->best_of != r->n)
         return err_set_param(e, ERR_INVALID, "best_of",
                              "best_of: found %d, expected n (%u); picking among more is not "
-                             "supported", p->best_of, r->n);
+                             "supported",
+                             p->best_of, r->n);
     if ((uint64_t)r->n_prompts * r->n > p->d->max_choices)
         return err_set_param(e, ERR_INVALID, "n",
                              "n: found %u for each of %u prompts, expected at most %u choices "
-                             "in all", r->n, r->n_prompts, p->d->max_choices);
+                             "in all",
+                             r->n, r->n_prompts, p->d->max_choices);
     if (r->max_tokens == 0 && !r->echo && r->prompt_logprobs < 0)
         return err_set_param(e, ERR_INVALID, "max_tokens",
                              "max_tokens: found 0, expected at least 1 without echo or "
@@ -213,7 +216,8 @@ static enum err_code settle_text(struct oai_parse *p, struct err *e)
 static bool has_tool(const struct cJSON *tools, const char *name)
 {
     const struct cJSON *t;
-    cJSON_ArrayForEach(t, tools) {
+    cJSON_ArrayForEach(t, tools)
+    {
         const struct cJSON *f = cJSON_GetObjectItemCaseSensitive(t, "function");
         const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(f, "name"));
         if (s != NULL && strcmp(s, name) == 0)
@@ -235,7 +239,8 @@ static enum err_code settle_tools(const struct oai_parse *p, struct err *e)
     if (r->tool_choice == OAI_TOOL_NAMED && !has_tool(r->tools, r->tool_name.s))
         return err_set_param(e, ERR_INVALID, "tool_choice.function.name",
                              "tool_choice.function.name: found \"%s\", expected the name of one "
-                             "of tools", r->tool_name.s);
+                             "of tools",
+                             r->tool_name.s);
     return ERR_OK;
 }
 
@@ -267,8 +272,7 @@ enum err_code oai_request_parse(struct oai_request *out, enum oai_kind kind, con
     const struct json *root = out->doc.value;
     if (root->kind != JSON_OBJECT) {
         char shown[JSON_SHOW_BYTES];
-        rc = err_set(e, ERR_INVALID, "body: found %s, expected an object",
-                     json_show(root, shown));
+        rc = err_set(e, ERR_INVALID, "body: found %s, expected an object", json_show(root, shown));
     }
     if (!rc)
         rc = read_fields(&p, root, e);

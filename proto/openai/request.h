@@ -43,19 +43,19 @@ struct oai_defaults {
     const int32_t *eos;
     uint32_t n_eos;
     /* Limits. */
-    uint32_t vocab_size;      /* ids are 0..vocab_size-1; 0: no check         */
-    uint32_t max_model_len;   /* prompt + output; 0: no check                 */
-    uint32_t max_logprobs;    /* 20 */
-    uint32_t max_n;           /* 128 */
-    uint32_t max_prompts;     /* 1024 */
-    uint32_t max_choices;     /* prompts x n; 1024 */
-    uint32_t max_stops;       /* stop strings; 16 */
-    uint32_t max_stop_bytes;  /* one of them; 1024 */
-    uint32_t max_stop_ids;    /* 128 */
-    uint32_t max_bias;        /* logit_bias entries; 1024 */
-    uint32_t max_messages;    /* 4096 */
-    uint32_t max_tools;       /* 1024 */
-    uint32_t max_values;      /* JSON values in a body; 2097152 */
+    uint32_t vocab_size;     /* ids are 0..vocab_size-1; 0: no check         */
+    uint32_t max_model_len;  /* prompt + output; 0: no check                 */
+    uint32_t max_logprobs;   /* 20 */
+    uint32_t max_n;          /* 128 */
+    uint32_t max_prompts;    /* 1024 */
+    uint32_t max_choices;    /* prompts x n; 1024 */
+    uint32_t max_stops;      /* stop strings; 16 */
+    uint32_t max_stop_bytes; /* one of them; 1024 */
+    uint32_t max_stop_ids;   /* 128 */
+    uint32_t max_bias;       /* logit_bias entries; 1024 */
+    uint32_t max_messages;   /* 4096 */
+    uint32_t max_tools;      /* 1024 */
+    uint32_t max_values;     /* JSON values in a body; 2097152 */
     /* The chat template iterates over content parts: keep arrays as they are.
      * Otherwise text parts are joined by line breaks into one string. */
     bool template_takes_parts;
@@ -84,7 +84,7 @@ enum oai_tool_choice { OAI_TOOL_AUTO, OAI_TOOL_NONE, OAI_TOOL_REQUIRED, OAI_TOOL
 
 struct oai_request {
     enum oai_kind kind;
-    struct oai_text model; /* absent: the served model */
+    struct oai_text model;            /* absent: the served model */
     struct oai_text user, cache_salt; /* cache_salt is absent or not empty */
 
     /* Completion, tokenize. */
@@ -99,10 +99,10 @@ struct oai_request {
     /* Chat, template, tokenize: for model/chat/template.h; NULL when absent.
      * In messages, tool_calls' arguments are parsed into objects. */
     struct cJSON *messages, *tools, *documents, *chat_template_kwargs;
-    enum oai_tool_choice tool_choice;  /* default auto with tools, else none */
-    struct oai_text tool_name;         /* OAI_TOOL_NAMED */
-    bool parallel_tool_calls;          /* default true */
-    bool add_generation_prompt;        /* default: not continue_final_message */
+    enum oai_tool_choice tool_choice; /* default auto with tools, else none */
+    struct oai_text tool_name;        /* OAI_TOOL_NAMED */
+    bool parallel_tool_calls;         /* default true */
+    bool add_generation_prompt;       /* default: not continue_final_message */
     bool continue_final_message;
 
     /* Generation.  params.seed holds the client's seed when has_seed, else 0;
@@ -111,13 +111,13 @@ struct oai_request {
     struct sample_params params;
     bool has_seed;
     uint32_t n;
-    uint32_t max_tokens;     /* 0 with echo or prompt_logprobs: prompt only   */
-    bool has_max_tokens;     /* the client gave it                            */
-    int32_t prompt_logprobs; /* -1: none                                      */
+    uint32_t max_tokens;         /* 0 with echo or prompt_logprobs: prompt only   */
+    bool has_max_tokens;         /* the client gave it                            */
+    int32_t prompt_logprobs;     /* -1: none                                      */
     const struct oai_text *stop; /* none is empty */
     uint32_t n_stop;
     bool ignore_eos, include_stop_str_in_output;
-    int32_t priority;            /* lower first; default 0 */
+    int32_t priority;               /* lower first; default 0 */
     int32_t truncate_prompt_tokens; /* keep the last so many; -1: to the context; 0: off */
 
     /* Text and reply. */
@@ -138,8 +138,8 @@ struct oai_request {
  * ERR_INVALID, ERR_LIMIT (a prompt of ids longer than max_model_len, both
  * numbers in the message) or ERR_NOMEM. */
 MUST_USE enum err_code oai_request_parse(struct oai_request *out, enum oai_kind kind,
-                                         const char *body, size_t n,
-                                         const struct oai_defaults *d, struct err *e);
+                                         const char *body, size_t n, const struct oai_defaults *d,
+                                         struct err *e);
 void oai_request_fini(struct oai_request *r);
 
 #endif

@@ -68,7 +68,7 @@ struct oai_usage {
     uint64_t prompt_tokens;     /* once per prompt                               */
     uint64_t completion_tokens; /* summed over choices                           */
     uint64_t cached_tokens;
-    uint64_t reasoning_tokens;  /* completion_tokens_details only when not 0     */
+    uint64_t reasoning_tokens; /* completion_tokens_details only when not 0     */
 };
 
 /* Why prompt tokens were or were not found in the cache. */
@@ -82,7 +82,7 @@ struct oai_identity {
     enum oai_kind kind; /* OAI_COMPLETION or OAI_CHAT */
     const char *id;     /* "cmpl-..." or "chatcmpl-..." */
     const char *model;
-    int64_t created;    /* Unix seconds */
+    int64_t created; /* Unix seconds */
 };
 
 struct oai_choice {
@@ -94,7 +94,7 @@ struct oai_choice {
     const struct oai_logprobs *prompt_logprobs; /* NULL: key left out    */
     const int32_t *token_ids;                   /* NULL: key left out    */
     uint32_t n_token_ids;
-    const int32_t *prompt_token_ids;            /* NULL: key left out    */
+    const int32_t *prompt_token_ids; /* NULL: key left out    */
     uint32_t n_prompt_token_ids;
     const struct oai_tool_call *tool_calls;
     uint32_t n_tool_calls;
@@ -108,8 +108,8 @@ void oai_write_reply(struct json_out *o, const struct oai_identity *id,
 /* A stream's precomputed texts.  Immutable after init; any thread. */
 struct oai_stream {
     enum oai_kind kind;
-    bool include_usage; /* chunks carry "usage":null, or delta's usage         */
-    char *head;         /* owned: event up to and with `"choices":[{"index":`  */
+    bool include_usage;         /* chunks carry "usage":null, or delta's usage         */
+    char *head;                 /* owned: event up to and with `"choices":[{"index":`  */
     size_t n_head, n_head_bare; /* bare: up to and with `"choices":[`          */
 };
 MUST_USE enum err_code oai_stream_init(struct oai_stream *s, const struct oai_identity *id,
@@ -122,25 +122,24 @@ struct oai_delta {
     struct oai_text text;                /* s NULL: none (chat: delta {})      */
     const struct oai_logprobs *logprobs; /* NULL: null                         */
     enum oai_finish finish;
-    struct oai_stop_reason stop_reason;  /* written with a finish only         */
-    const int32_t *token_ids;            /* NULL: key left out                 */
+    struct oai_stop_reason stop_reason; /* written with a finish only         */
+    const int32_t *token_ids;           /* NULL: key left out                 */
     uint32_t n_token_ids;
-    const int32_t *prompt_token_ids;     /* first event only; NULL: left out   */
+    const int32_t *prompt_token_ids; /* first event only; NULL: left out   */
     uint32_t n_prompt_token_ids;
-    const struct oai_tool_call *tool;    /* chat: a tool call's fragment       */
-    const struct oai_usage *usage;       /* continuous_usage; else NULL        */
+    const struct oai_tool_call *tool; /* chat: a tool call's fragment       */
+    const struct oai_usage *usage;    /* continuous_usage; else NULL        */
 };
 /* Chat: the first event of choice `index`, role and empty content.
  * prompt_token_ids may be NULL. */
 void oai_stream_role(struct json_out *o, const struct oai_stream *s, uint32_t index,
                      const int32_t *prompt_token_ids, uint32_t n_prompt_token_ids);
 /* Completion text, chat content, tool fragment or finish. */
-void oai_stream_delta(struct json_out *o, const struct oai_stream *s,
-                      const struct oai_delta *d);
+void oai_stream_delta(struct json_out *o, const struct oai_stream *s, const struct oai_delta *d);
 /* `"choices":[]` with usage, cache or both (NULL: not asked for); the last event
  * before [DONE]. */
-void oai_stream_usage(struct json_out *o, const struct oai_stream *s,
-                      const struct oai_usage *usage, const struct oai_cache_report *cache);
+void oai_stream_usage(struct json_out *o, const struct oai_stream *s, const struct oai_usage *usage,
+                      const struct oai_cache_report *cache);
 /* Failure after the 200: an error event and [DONE]. */
 void oai_stream_error(struct json_out *o, const struct err *e);
 
@@ -148,8 +147,7 @@ void oai_stream_error(struct json_out *o, const struct err *e);
 void oai_write_error(struct json_out *o, const struct err *e);
 /* The same with a status of HTTP's own (401, 405, 408, 431, ...); code may be
  * NULL. */
-void oai_write_http_error(struct json_out *o, int status, const char *code,
-                          const char *message);
+void oai_write_http_error(struct json_out *o, int status, const char *code, const char *message);
 
 struct oai_model {
     const char *id, *owned_by, *root; /* root NULL: null */

@@ -16,8 +16,8 @@
 #define TALK       (CHAT | TOKENIZE | TEMPLATE) /* may carry messages */
 #define ANY        (GENERATE | TOKENIZE | DETOKENIZE | TEMPLATE)
 
-enum err_code oai_wrong(struct err *e, const char *path, const struct json *v,
-                        const char *expected, ...)
+enum err_code oai_wrong(struct err *e, const char *path, const struct json *v, const char *expected,
+                        ...)
 {
     char shown[JSON_SHOW_BYTES], want[200];
     va_list ap;
@@ -85,8 +85,7 @@ static enum err_code read_truncate(struct oai_parse *p, const struct json *v, st
     return ERR_OK;
 }
 
-static enum err_code read_stream_options(struct oai_parse *p, const struct json *v,
-                                         struct err *e)
+static enum err_code read_stream_options(struct oai_parse *p, const struct json *v, struct err *e)
 {
     static const struct {
         const char *key, *path;
@@ -111,8 +110,7 @@ static enum err_code read_stream_options(struct oai_parse *p, const struct json 
     return ERR_OK;
 }
 
-static enum err_code read_response_format(struct oai_parse *p, const struct json *v,
-                                          struct err *e)
+static enum err_code read_response_format(struct oai_parse *p, const struct json *v, struct err *e)
 {
     (void)p;
     if (v->kind != JSON_OBJECT)
@@ -123,7 +121,8 @@ static enum err_code read_response_format(struct oai_parse *p, const struct json
     if (json_string_is(type, "json_object") || json_string_is(type, "json_schema"))
         return err_set_param(e, ERR_INVALID, "response_format",
                              "response_format: type \"%s\" is not supported yet, expected "
-                             "\"text\"", type->u.string);
+                             "\"text\"",
+                             type->u.string);
     if (!json_string_is(type, "text"))
         return oai_wrong(e, "response_format.type", type, "\"text\"");
     return ERR_OK;
@@ -131,19 +130,24 @@ static enum err_code read_response_format(struct oai_parse *p, const struct json
 
 /* -------------------------------------------------------------- the table */
 
-#define AT(field)     .at = offsetof(struct oai_request, field)
-#define PARAM(field)  .at = offsetof(struct oai_request, params.field)
-#define GIVEN(field)  .given = offsetof(struct oai_request, field)
-#define UP_TO(limit)  .hi_from = offsetof(struct oai_defaults, limit)
-#define BOOL(k, mask, field)    { .key = k, .kinds = mask, .kind = RULE_BOOL, AT(field) }
-#define READ(k, mask, reader)   { .key = k, .kinds = mask, .kind = RULE_READER, .read = reader }
-#define REFUSE(k, mask)         { .key = k, .kinds = mask, .kind = RULE_REFUSED }
-#define FLOAT(k, a, b, field) \
+#define AT(field)             .at = offsetof(struct oai_request, field)
+#define PARAM(field)          .at = offsetof(struct oai_request, params.field)
+#define GIVEN(field)          .given = offsetof(struct oai_request, field)
+#define UP_TO(limit)          .hi_from = offsetof(struct oai_defaults, limit)
+#define BOOL(k, mask, field)  { .key = k, .kinds = mask, .kind = RULE_BOOL, AT(field) }
+#define READ(k, mask, reader) { .key = k, .kinds = mask, .kind = RULE_READER, .read = reader }
+#define REFUSE(k, mask)       { .key = k, .kinds = mask, .kind = RULE_REFUSED }
+#define FLOAT(k, a, b, field)                                                                      \
     { .key = k, .kinds = GENERATE, .kind = RULE_FLOAT, .lo = a, .hi = b, PARAM(field) }
-#define FLOAT_ABOVE(k, a, b, field) \
-    { .key = k, .kinds = GENERATE, .kind = RULE_FLOAT, .above = true, .lo = a, .hi = b, \
+#define FLOAT_ABOVE(k, a, b, field)                                                                \
+    { .key = k,                                                                                    \
+      .kinds = GENERATE,                                                                           \
+      .kind = RULE_FLOAT,                                                                          \
+      .above = true,                                                                               \
+      .lo = a,                                                                                     \
+      .hi = b,                                                                                     \
       PARAM(field) }
-#define TEXT(k, mask, a, b, field) \
+#define TEXT(k, mask, a, b, field)                                                                 \
     { .key = k, .kinds = mask, .kind = RULE_TEXT, .lo = a, .hi = b, AT(field) }
 
 /* Applied in this order, whatever the order in the body. */
@@ -152,40 +156,76 @@ const struct oai_rule oai_rules[] = {
     TEXT("user", GENERATE, 0, 4096, user),
     TEXT("cache_salt", GENERATE, 1, 4096, cache_salt),
 
-    { .key = "truncate_prompt_tokens", .kinds = GENERATE, .kind = RULE_READER,
+    { .key = "truncate_prompt_tokens",
+      .kinds = GENERATE,
+      .kind = RULE_READER,
       .read = read_truncate },
-    { .key = "prompt", .kinds = COMPLETION, .kind = RULE_READER, .required = true,
+    { .key = "prompt",
+      .kinds = COMPLETION,
+      .kind = RULE_READER,
+      .required = true,
       .read = oai_read_prompt },
     READ("prompt", TOKENIZE, oai_read_prompt),
-    { .key = "tokens", .kinds = DETOKENIZE, .kind = RULE_READER, .required = true,
+    { .key = "tokens",
+      .kinds = DETOKENIZE,
+      .kind = RULE_READER,
+      .required = true,
       .read = oai_read_tokens },
-    { .key = "messages", .kinds = CHAT | TEMPLATE, .kind = RULE_READER, .required = true,
+    { .key = "messages",
+      .kinds = CHAT | TEMPLATE,
+      .kind = RULE_READER,
+      .required = true,
       .read = oai_read_messages },
     READ("messages", TOKENIZE, oai_read_messages),
     READ("tools", TALK, oai_read_tools),
     READ("tool_choice", CHAT, oai_read_tool_choice),
     BOOL("parallel_tool_calls", CHAT, parallel_tool_calls),
     READ("documents", TALK, oai_read_documents),
-    { .key = "chat_template_kwargs", .kinds = TALK, .kind = RULE_OBJECT,
-      AT(chat_template_kwargs) },
-    { .key = "add_generation_prompt", .kinds = TALK, .kind = RULE_BOOL,
-      AT(add_generation_prompt), GIVEN(has_generation_prompt) },
+    { .key = "chat_template_kwargs", .kinds = TALK, .kind = RULE_OBJECT, AT(chat_template_kwargs) },
+    { .key = "add_generation_prompt",
+      .kinds = TALK,
+      .kind = RULE_BOOL,
+      AT(add_generation_prompt),
+      GIVEN(has_generation_prompt) },
     BOOL("continue_final_message", TALK, continue_final_message),
-    { .key = "add_special_tokens", .kinds = GENERATE | TOKENIZE, .kind = RULE_BOOL,
-      AT(add_special_tokens), GIVEN(has_add_special_tokens) },
+    { .key = "add_special_tokens",
+      .kinds = GENERATE | TOKENIZE,
+      .kind = RULE_BOOL,
+      AT(add_special_tokens),
+      GIVEN(has_add_special_tokens) },
 
-    { .key = "max_tokens", .kinds = GENERATE, .kind = RULE_UINT, .lo = 0, .hi = INT32_MAX,
-      UP_TO(max_model_len), AT(max_tokens), GIVEN(has_max_tokens) },
-    { .key = "max_completion_tokens", .kinds = GENERATE, .kind = RULE_UINT, .lo = 0,
-      .hi = INT32_MAX, UP_TO(max_model_len), AT(max_tokens), GIVEN(has_max_tokens) },
-    { .key = "min_tokens", .kinds = GENERATE, .kind = RULE_UINT, .lo = 0, .hi = INT32_MAX,
-      UP_TO(max_model_len), PARAM(min_tokens) },
-    { .key = "n", .kinds = GENERATE, .kind = RULE_UINT, .lo = 1, .hi = 128, UP_TO(max_n),
-      AT(n) },
+    { .key = "max_tokens",
+      .kinds = GENERATE,
+      .kind = RULE_UINT,
+      .lo = 0,
+      .hi = INT32_MAX,
+      UP_TO(max_model_len),
+      AT(max_tokens),
+      GIVEN(has_max_tokens) },
+    { .key = "max_completion_tokens",
+      .kinds = GENERATE,
+      .kind = RULE_UINT,
+      .lo = 0,
+      .hi = INT32_MAX,
+      UP_TO(max_model_len),
+      AT(max_tokens),
+      GIVEN(has_max_tokens) },
+    { .key = "min_tokens",
+      .kinds = GENERATE,
+      .kind = RULE_UINT,
+      .lo = 0,
+      .hi = INT32_MAX,
+      UP_TO(max_model_len),
+      PARAM(min_tokens) },
+    { .key = "n", .kinds = GENERATE, .kind = RULE_UINT, .lo = 1, .hi = 128, UP_TO(max_n), AT(n) },
     READ("best_of", GENERATE, read_best_of),
     FLOAT("temperature", 0, 2, temperature),
     FLOAT_ABOVE("top_p", 0, 1, top_p),
-    { .key = "top_k", .kinds = GENERATE, .kind = RULE_INT, .lo = -1, .hi = INT32_MAX,
+    { .key = "top_k",
+      .kinds = GENERATE,
+      .kind = RULE_INT,
+      .lo = -1,
+      .hi = INT32_MAX,
       PARAM(top_k) },
     FLOAT("min_p", 0, 1, min_p),
     FLOAT("presence_penalty", -2, 2, presence_penalty),
@@ -197,13 +237,22 @@ const struct oai_rule oai_rules[] = {
     READ("stop_token_ids", GENERATE, oai_read_stop_ids),
     BOOL("ignore_eos", GENERATE, ignore_eos),
     BOOL("include_stop_str_in_output", GENERATE, include_stop_str_in_output),
-    { .key = "priority", .kinds = GENERATE, .kind = RULE_INT, .lo = INT32_MIN,
-      .hi = INT32_MAX, AT(priority) },
+    { .key = "priority",
+      .kinds = GENERATE,
+      .kind = RULE_INT,
+      .lo = INT32_MIN,
+      .hi = INT32_MAX,
+      AT(priority) },
 
     READ("logprobs", GENERATE, read_logprobs),
     READ("top_logprobs", CHAT, read_top_logprobs),
-    { .key = "prompt_logprobs", .kinds = GENERATE, .kind = RULE_INT, .lo = 0, .hi = 20,
-      UP_TO(max_logprobs), AT(prompt_logprobs) },
+    { .key = "prompt_logprobs",
+      .kinds = GENERATE,
+      .kind = RULE_INT,
+      .lo = 0,
+      .hi = 20,
+      UP_TO(max_logprobs),
+      AT(prompt_logprobs) },
     BOOL("echo", COMPLETION, echo),
     BOOL("skip_special_tokens", GENERATE | DETOKENIZE, skip_special_tokens),
     BOOL("return_token_ids", GENERATE, return_token_ids),
@@ -271,8 +320,8 @@ static enum err_code apply_float(struct oai_parse *p, const struct oai_rule *rul
     double x = v->kind == JSON_INT ? (double)v->u.integer : v->u.real;
     bool number = v->kind == JSON_INT || v->kind == JSON_REAL;
     if (!number || x > rule->hi || x < rule->lo || (rule->above && x == rule->lo))
-        return oai_wrong(e, rule->key, v, rule->above ? "a number above %g, up to %g"
-                                                      : "a number from %g to %g",
+        return oai_wrong(e, rule->key, v,
+                         rule->above ? "a number above %g, up to %g" : "a number from %g to %g",
                          rule->lo, rule->hi);
     float f = (float)x;
     if (rule->above && !((double)f > rule->lo))
@@ -304,8 +353,7 @@ static enum err_code apply_object(struct oai_parse *p, const struct oai_rule *ru
     return ERR_OK;
 }
 
-static enum err_code apply_refused(const struct oai_rule *rule, const struct json *v,
-                                   struct err *e)
+static enum err_code apply_refused(const struct oai_rule *rule, const struct json *v, struct err *e)
 {
     bool harmless = (v->kind == JSON_BOOL && !v->u.boolean) ||
                     (v->kind == JSON_INT && v->u.integer == 0) ||
@@ -317,8 +365,8 @@ static enum err_code apply_refused(const struct oai_rule *rule, const struct jso
                          rule->key, json_show(v, shown));
 }
 
-enum err_code oai_apply_rule(struct oai_parse *p, const struct oai_rule *rule,
-                             const struct json *v, struct err *e)
+enum err_code oai_apply_rule(struct oai_parse *p, const struct oai_rule *rule, const struct json *v,
+                             struct err *e)
 {
     if (rule->given != 0)
         memcpy((char *)p->r + rule->given, &(bool){ true }, sizeof(bool));

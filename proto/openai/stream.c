@@ -11,8 +11,7 @@ enum err_code oai_stream_init(struct oai_stream *s, const struct oai_identity *i
 {
     struct json_out o = { 0 };
     sse_begin(&o);
-    oai_put_identity(&o, id,
-                     id->kind == OAI_CHAT ? "chat.completion.chunk" : "text_completion");
+    oai_put_identity(&o, id, id->kind == OAI_CHAT ? "chat.completion.chunk" : "text_completion");
     JSON_LIT(&o, ",\"choices\":[");
     size_t bare = o.n;
     JSON_LIT(&o, "{\"index\":");
@@ -21,8 +20,11 @@ enum err_code oai_stream_init(struct oai_stream *s, const struct oai_identity *i
         json_out_fini(&o);
         return rc;
     }
-    *s = (struct oai_stream){ .kind = id->kind, .include_usage = include_usage, .head = o.p,
-                              .n_head = o.n, .n_head_bare = bare };
+    *s = (struct oai_stream){ .kind = id->kind,
+                              .include_usage = include_usage,
+                              .head = o.p,
+                              .n_head = o.n,
+                              .n_head_bare = bare };
     return ERR_OK;
 }
 
@@ -33,8 +35,7 @@ void oai_stream_fini(struct oai_stream *s)
 }
 
 /* After the choice: the usage key where the client asked, and the framing. */
-static void end_event(struct json_out *o, const struct oai_stream *s,
-                      const struct oai_usage *usage)
+static void end_event(struct json_out *o, const struct oai_stream *s, const struct oai_usage *usage)
 {
     if (usage != NULL) {
         JSON_LIT(o, ",\"usage\":");
@@ -121,8 +122,8 @@ void oai_stream_delta(struct json_out *o, const struct oai_stream *s, const stru
     end_event(o, s, d->usage);
 }
 
-void oai_stream_usage(struct json_out *o, const struct oai_stream *s,
-                      const struct oai_usage *usage, const struct oai_cache_report *cache)
+void oai_stream_usage(struct json_out *o, const struct oai_stream *s, const struct oai_usage *usage,
+                      const struct oai_cache_report *cache)
 {
     json_out_raw(o, s->head, s->n_head_bare);
     JSON_LIT(o, "]");

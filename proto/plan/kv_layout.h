@@ -61,8 +61,7 @@ struct kv_layout {
  * 16..256, or more than KV_GROUPS groups would be needed. */
 MUST_USE enum err_code kv_layout_init(struct kv_layout *out, const struct kv_layer_desc *layers,
                                       uint32_t n_layers, uint32_t block_tokens,
-                                      enum kv_dtype k_dtype, enum kv_dtype v_dtype,
-                                      struct err *e);
+                                      enum kv_dtype k_dtype, enum kv_dtype v_dtype, struct err *e);
 
 /* Bytes of one element. */
 uint32_t kv_dtype_bytes(enum kv_dtype d);

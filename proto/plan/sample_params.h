@@ -26,7 +26,7 @@ struct sample_params {
     int32_t n_logprobs;       /* -1: none; else top-k alternatives to report     */
     uint32_t min_tokens;      /* ids in stop_ids are masked below this length    */
     uint32_t n_stop_ids;
-    const int32_t *stop_ids;  /* EOS ids (unless ignore_eos) and stop_token_ids  */
+    const int32_t *stop_ids; /* EOS ids (unless ignore_eos) and stop_token_ids  */
     uint32_t n_bias;
     const struct logit_bias *bias;
 };

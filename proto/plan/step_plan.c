@@ -68,7 +68,8 @@ static enum err_code check_tokens(const struct step_plan *p, struct err *e)
             if (from < -1 || (from >= 0 && t + 1 != p->cu_seqlens[r + 1]))
                 return err_set(e, ERR_INVALID,
                                "token_from[%d] = %d: expected -1, or an output for the row's last "
-                               "token", t, from);
+                               "token",
+                               t, from);
             if (from >= 0 ? p->token[t] != -1 : p->token[t] < 0)
                 return err_set(e, ERR_INVALID, "token[%d] = %d: expected %s", t, p->token[t],
                                from >= 0 ? "-1 beside token_from" : ">= 0");

@@ -18,10 +18,10 @@
 
 /* One use of the logits computed at one token of the step. */
 struct plan_output {
-    uint32_t row;           /* row of the step                                    */
-    uint32_t token;         /* index into token[]: logits predicting its successor */
-    int32_t target;         /* -1: sample the successor.  Else: do not sample,
-                             * report this token's logprob (prompt logprobs)      */
+    uint32_t row;   /* row of the step                                    */
+    uint32_t token; /* index into token[]: logits predicting its successor */
+    int32_t target; /* -1: sample the successor.  Else: do not sample,
+                     * report this token's logprob (prompt logprobs)      */
     const struct sample_params *params;
     uint64_t seed;          /* Philox key of this sequence (params->seed + choice) */
     const int32_t *history; /* [n_history] the sequence up to and with token; its
@@ -51,18 +51,18 @@ struct plan_copy {
 struct step_plan {
     uint64_t step; /* monotonic from 1; keys resting blocks */
     uint32_t n_tokens, n_rows, n_groups;
-    uint32_t max_query_len, max_kv_len; /* over rows; kv length after this step   */
-    const int32_t *token, *position;    /* [n]                                    */
-    const int32_t *token_from;          /* NULL: all tokens are known.  Else [n]: -1,
-                                         * or the output of step - 1 whose sampled
-                                         * token this one is; token[] is -1 then   */
-    const int32_t *cu_seqlens;          /* [r+1], [0] = 0, [r] = n                */
-    const int32_t *past_seqlens;        /* [r] tokens in KV before this step      */
+    uint32_t max_query_len, max_kv_len;     /* over rows; kv length after this step   */
+    const int32_t *token, *position;        /* [n]                                    */
+    const int32_t *token_from;              /* NULL: all tokens are known.  Else [n]: -1,
+                                             * or the output of step - 1 whose sampled
+                                             * token this one is; token[] is -1 then   */
+    const int32_t *cu_seqlens;              /* [r+1], [0] = 0, [r] = n                */
+    const int32_t *past_seqlens;            /* [r] tokens in KV before this step      */
     const int32_t *slot_mapping[KV_GROUPS]; /* [n] block*B+offset; -1 skips       */
     const int32_t *block_table[KV_GROUPS];  /* [r, table_cols]; -1 unmapped       */
     uint32_t table_cols[KV_GROUPS];
     uint32_t n_copies;
-    const struct plan_copy *copy;     /* [n_copies] */
+    const struct plan_copy *copy; /* [n_copies] */
     uint32_t n_outputs;
     const struct plan_output *output; /* [n_outputs], token ascending */
 };
@@ -71,13 +71,13 @@ struct step_plan {
  * forward.  Logprobs are natural logs of the softmax of the raw logits (before
  * bias, penalties and temperature). */
 struct sampled {
-    int32_t token;             /* sampled, or the target                          */
-    float logprob;             /* its logprob; 0 when n_logprobs < 0              */
-    uint32_t n_top;            /* = params->n_logprobs, or 0                      */
-    const int32_t *top_token;  /* [n_top] best first                              */
-    const float *top_logprob;  /* [n_top]                                         */
-    bool failed;               /* logits were not finite: the request must end in
-                                * an error, no token exists                       */
+    int32_t token;            /* sampled, or the target                          */
+    float logprob;            /* its logprob; 0 when n_logprobs < 0              */
+    uint32_t n_top;           /* = params->n_logprobs, or 0                      */
+    const int32_t *top_token; /* [n_top] best first                              */
+    const float *top_logprob; /* [n_top]                                         */
+    bool failed;              /* logits were not finite: the request must end in
+                               * an error, no token exists                       */
 };
 
 /* Check every array of a plan against the operator's contract: prefix sums,

@@ -15,7 +15,7 @@ struct parser {
     const char *text, *p, *end;
     struct json_doc *doc;
     size_t n_values, cap, max_values;
-    char *str;               /* next free byte of doc->strings */
+    char *str;                     /* next free byte of doc->strings */
     uint32_t open[JSON_MAX_DEPTH]; /* indices of the open containers */
     unsigned depth;
     uint32_t top_key; /* key of the root's member being read; 0: none */
@@ -46,8 +46,7 @@ static enum err_code unexpected(const struct parser *ps, const char *expected)
 
 static void skip_space(struct parser *ps)
 {
-    while (ps->p < ps->end &&
-           (*ps->p == ' ' || *ps->p == '\n' || *ps->p == '\r' || *ps->p == '\t'))
+    while (ps->p < ps->end && (*ps->p == ' ' || *ps->p == '\n' || *ps->p == '\r' || *ps->p == '\t'))
         ps->p++;
 }
 
@@ -138,8 +137,7 @@ static enum err_code read_string(struct parser *ps)
     const char *open = ps->p++;
     for (;;) {
         const char *run = ps->p;
-        while (ps->p < ps->end && (unsigned char)*ps->p >= 0x20 && *ps->p != '"' &&
-               *ps->p != '\\')
+        while (ps->p < ps->end && (unsigned char)*ps->p >= 0x20 && *ps->p != '"' && *ps->p != '\\')
             ps->p++;
         size_t len = (size_t)(ps->p - run);
         memcpy(ps->str, run, len);
@@ -267,7 +265,8 @@ static enum err_code read_literal(struct parser *ps)
         enum json_kind kind;
         bool boolean;
     } literals[] = {
-        { "true", 4, JSON_BOOL, true }, { "false", 5, JSON_BOOL, false },
+        { "true", 4, JSON_BOOL, true },
+        { "false", 5, JSON_BOOL, false },
         { "null", 4, JSON_NULL, false },
     };
     for (size_t i = 0; i < sizeof literals / sizeof *literals; i++)
@@ -454,8 +453,7 @@ enum err_code json_parse(struct json_doc *doc, const char *text, size_t n, size_
 {
     *doc = (struct json_doc){ 0 };
     if (n >= UINT32_MAX)
-        return err_set(e, ERR_TOO_LARGE, "body: %zu bytes of JSON, at most %u", n,
-                       UINT32_MAX - 1);
+        return err_set(e, ERR_TOO_LARGE, "body: %zu bytes of JSON, at most %u", n, UINT32_MAX - 1);
     size_t valid = utf8_valid_prefix(text, n);
     if (valid != n)
         return err_set(e, ERR_INVALID, "body is not valid UTF-8: byte %zu is 0x%02x", valid,
@@ -463,8 +461,13 @@ enum err_code json_parse(struct json_doc *doc, const char *text, size_t n, size_
     doc->strings = malloc(n + 1);
     if (doc->strings == NULL)
         return err_nomem(e, "JSON strings", n + 1);
-    struct parser ps = { .text = text, .p = text, .end = text + n, .doc = doc,
-                         .max_values = max_values, .str = doc->strings, .e = e };
+    struct parser ps = { .text = text,
+                         .p = text,
+                         .end = text + n,
+                         .doc = doc,
+                         .max_values = max_values,
+                         .str = doc->strings,
+                         .e = e };
     enum err_code rc = parse_all(&ps);
     if (rc)
         json_doc_fini(doc);

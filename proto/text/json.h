@@ -91,8 +91,8 @@ const char *json_show(const struct json *v, char buf[JSON_SHOW_BYTES]);
  * "real", an integer beyond 2^53 its digits.  cJSON's strings end at NUL, so a U+0000 in a string
  * or key is ERR_INVALID; path names v and prefixes the param ("messages[0]"). */
 struct cJSON;
-MUST_USE enum err_code json_to_cjson(struct cJSON **out, const struct json *v,
-                                     const char *path, struct err *e);
+MUST_USE enum err_code json_to_cjson(struct cJSON **out, const struct json *v, const char *path,
+                                     struct err *e);
 
 /* ------------------------------------------------------------------ writer */
 

@@ -46,8 +46,8 @@ static bool has_nul(const struct json *v)
 static enum err_code convert(cJSON **out, const struct json *v, const struct place *at,
                              struct err *e);
 
-static enum err_code convert_children(cJSON *into, const struct json *v,
-                                      const struct place *at, struct err *e)
+static enum err_code convert_children(cJSON *into, const struct json *v, const struct place *at,
+                                      struct err *e)
 {
     bool object = v->kind == JSON_OBJECT;
     const struct json *c = json_first(v);

@@ -23,8 +23,8 @@ struct engine {
     struct sched *sched;
     struct engine_config cfg;
     struct mailbox inbox, outbox, spare;
-    struct engine_batch *batches; /* [N_BATCHES] */
-    struct engine_batch *open;    /* being filled; engine thread */
+    struct engine_batch *batches;   /* [N_BATCHES] */
+    struct engine_batch *open;      /* being filled; engine thread */
     const struct step_plan *flight; /* begun and not ended */
     pthread_t thread;
     bool stop;

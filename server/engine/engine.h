@@ -92,7 +92,7 @@ struct engine_pin {
     uint32_t n_tokens;
     struct kvpool_key key;
     uint64_t ttl_us;
-    uint64_t number; /* REMOVE; 0: all */
+    uint64_t number;  /* REMOVE; 0: all */
     enum err_code rc; /* answer */
     struct err err;
     struct srv_pin pin;
@@ -114,10 +114,10 @@ struct engine_holders {
 /* The block map: blocks [first, first + n) into the poster's arrays. */
 struct engine_blocks {
     struct engine_mail head;
-    uint32_t first, n; /* answer: n of them exist */
+    uint32_t first, n;              /* answer: n of them exist */
     struct kvpool_block *block;     /* [n] the poster's */
     struct engine_holders *holders; /* [n] the poster's, zeroed */
-    uint32_t n_blocks; /* answer: in the pool */
+    uint32_t n_blocks;              /* answer: in the pool */
     uint64_t step;
 };
 
@@ -185,8 +185,7 @@ MUST_USE enum err_code engine_create(struct engine **out, const struct engine_co
 void engine_destroy(struct engine *g);
 
 /* The mail is taken; ERR_BUSY when too many submissions wait for the engine. */
-MUST_USE enum err_code engine_post_submit(struct engine *g, struct engine_submit *m,
-                                          struct err *e);
+MUST_USE enum err_code engine_post_submit(struct engine *g, struct engine_submit *m, struct err *e);
 void engine_post(struct engine *g, struct engine_mail *m);
 
 /* The batches that wait, oldest first, linked by mail.next; NULL: none.  Give
@@ -198,9 +197,9 @@ void engine_give_back(struct engine *g, struct engine_batch *b);
 struct engine_snapshot {
     struct kvpool_stats pool;
     struct sched_stats sched;
-    bool busy;              /* work exists                                    */
-    uint64_t progress_us;   /* when a step last ended, or work last began     */
-    uint64_t n_faults;      /* steps that failed                              */
+    bool busy;                     /* work exists                                    */
+    uint64_t progress_us;          /* when a step last ended, or work last began     */
+    uint64_t n_faults;             /* steps that failed                              */
     char fault[ERR_MESSAGE_BYTES]; /* the last step's failure; "" after a good step */
 };
 void engine_snapshot(struct engine *g, struct engine_snapshot *out);

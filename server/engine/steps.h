@@ -14,7 +14,7 @@
 enum srv_step_state { STEP_PLANNED, STEP_LAUNCHED, STEP_COLLECTED, STEP_DONE, STEP_FAILED };
 
 struct srv_step {
-    uint64_t step;       /* 0: none */
+    uint64_t step; /* 0: none */
     enum srv_step_state state;
     /* When it had been planned, given to the device, and collected, and when it
      * was committed; planning began at began_us.  srv_now_us's clock; 0: not yet. */
@@ -25,7 +25,7 @@ struct srv_step {
      * and what was left. */
     uint32_t n_preempted, n_idle_blocks;
     uint32_t n_finished[FINISH_ERROR + 1], n_running, n_waiting;
-    uint64_t first_row;  /* number of its first row, rows ever counted */
+    uint64_t first_row; /* number of its first row, rows ever counted */
 };
 
 /* One row: n tokens behind `past` of a sequence, of which `left` known ones are
@@ -38,16 +38,15 @@ struct srv_step_row {
 struct srv_steps;
 
 /* A recorder of n_steps, each of at most max_rows; 0 steps record nothing. */
-MUST_USE enum err_code srv_steps_create(struct srv_steps **out, uint32_t n_steps,
-                                        uint32_t max_rows, struct err *e);
+MUST_USE enum err_code srv_steps_create(struct srv_steps **out, uint32_t n_steps, uint32_t max_rows,
+                                        struct err *e);
 void srv_steps_destroy(struct srv_steps *t);
 
 /* The plan that sched_next just returned; planning began at began_us. */
 void srv_steps_planned(struct srv_steps *t, const struct sched *s, const struct kvpool *p,
                        const struct step_plan *plan, uint64_t began_us, uint64_t now_us);
 /* It was given to the device (STEP_LAUNCHED), or its results came (STEP_COLLECTED). */
-void srv_steps_mark(struct srv_steps *t, uint64_t step, enum srv_step_state state,
-                    uint64_t now_us);
+void srv_steps_mark(struct srv_steps *t, uint64_t step, enum srv_step_state state, uint64_t now_us);
 /* It was committed, or aborted. */
 void srv_steps_ended(struct srv_steps *t, const struct sched *s, uint64_t step, bool failed,
                      uint64_t now_us);

@@ -21,8 +21,8 @@ static bool grow(void **p, uint32_t *cap, uint32_t need, size_t size)
     return true;
 }
 
-bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t n_top,
-                    bool scored, bool silent)
+bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t n_top, bool scored,
+                    bool silent)
 {
     void *token = l->token, *ids = l->top_id, *lps = l->top_logprob;
     uint32_t cap_ids = l->cap_top, cap_lps = l->cap_top;

@@ -21,8 +21,8 @@ struct score {
 struct score_list {
     struct score *token; /* owned */
     uint32_t n, cap;
-    int32_t *top_id;     /* owned */
-    float *top_logprob;  /* owned */
+    int32_t *top_id;    /* owned */
+    float *top_logprob; /* owned */
     uint32_t n_top, cap_top;
 };
 
@@ -36,8 +36,8 @@ struct choice_token {
 };
 
 /* Append; at most n_top alternatives.  False: memory is short. */
-bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t n_top,
-                    bool scored, bool silent);
+bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t n_top, bool scored,
+                    bool silent);
 void score_list_fini(struct score_list *l);
 
 /* What is the same for all choices of a request; borrowed. */
@@ -71,8 +71,7 @@ void choice_fini(struct choice *c);
  * and further tokens must not be given.  ERR_NOMEM. */
 MUST_USE enum err_code choice_push(struct choice *c, const struct choice_token *t, struct err *e);
 /* The engine ended it (stop_id -1 unless a token stopped it). */
-MUST_USE enum err_code choice_end(struct choice *c, bool by_length, int32_t stop_id,
-                                  struct err *e);
+MUST_USE enum err_code choice_end(struct choice *c, bool by_length, int32_t stop_id, struct err *e);
 /* Forget what was gathered. */
 void choice_sent(struct choice *c);
 

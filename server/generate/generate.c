@@ -52,8 +52,7 @@ static bool take_slots(struct gen *g)
         uint32_t at = srv->free_slot;
         struct gen_slot *s = &srv->slots[at];
         srv->free_slot = s->next_free;
-        *s = (struct gen_slot){ .g = g, .prompt = i,
-                                .id = ++srv->n_generations << SLOT_BITS | at };
+        *s = (struct gen_slot){ .g = g, .prompt = i, .id = ++srv->n_generations << SLOT_BITS | at };
         g->request[i].id = s->id;
     }
     return true;
@@ -136,10 +135,9 @@ static void count_end(struct gen *g)
         uint32_t n = g->choice[i].c.n_tokens;
         total += n;
         most = n > most ? n : most;
-        prom_inc(m->request_success[g->end == NULL
-                                        ? (g->choice[i].c.finish == OAI_FINISH_LENGTH
-                                               ? METRICS_LENGTH
-                                               : METRICS_STOP)
+        prom_inc(m->request_success[g->end == NULL ? (g->choice[i].c.finish == OAI_FINISH_LENGTH
+                                                          ? METRICS_LENGTH
+                                                          : METRICS_STOP)
                                     : strcmp(g->end, "error") == 0 ? METRICS_ERROR
                                                                    : METRICS_ABORT],
                  1);
@@ -188,9 +186,9 @@ static void maybe_free(struct gen *g)
 
 static void post_cancel(struct gen *g, struct engine_cancel *m, req_id id, int32_t choice)
 {
-    *m = (struct engine_cancel){
-        .head = { .kind = ENGINE_CANCEL, .owner = g }, .id = id, .choice = choice
-    };
+    *m = (struct engine_cancel){ .head = { .kind = ENGINE_CANCEL, .owner = g },
+                                 .id = id,
+                                 .choice = choice };
     g->n_mail++;
     engine_post(g->srv->engine, &m->head);
 }
@@ -432,9 +430,8 @@ static void submit(struct gen *g)
     g->n_open = g->n_running = g->n_choices;
     for (uint32_t i = 0; i < g->prompts.n; i++)
         g->prompt[i].n_running = g->prompts.req.n;
-    g->submit = (struct engine_submit){ .head = { .owner = g },
-                                        .request = g->request,
-                                        .n = g->prompts.n };
+    g->submit =
+        (struct engine_submit){ .head = { .owner = g }, .request = g->request, .n = g->prompts.n };
     g->n_mail++;
     if (engine_post_submit(g->srv->engine, &g->submit, &e) != ERR_OK) {
         g->n_mail--;

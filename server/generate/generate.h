@@ -15,20 +15,20 @@
 struct gen_prompt {
     struct sample_params params; /* arrays borrowed from the request */
     struct engine_cancel cancel;
-    bool cancel_out;     /* the cancel mail is with the engine, or was      */
-    uint32_t n_running;  /* sequences the engine has not ended              */
+    bool cancel_out;            /* the cancel mail is with the engine, or was      */
+    uint32_t n_running;         /* sequences the engine has not ended              */
     struct kvpool_lookup found; /* in the cache, by its first start         */
-    struct score_list scores; /* of the prompt; [i] is token i + 1          */
+    struct score_list scores;   /* of the prompt; [i] is token i + 1          */
 };
 
 /* One sequence. */
 struct gen_choice {
     struct choice c;
     struct engine_cancel cancel;
-    bool done;      /* by the engine */
-    bool cancelled; /* by us: its cancel was posted */
-    bool finished;  /* its finish was sent, or it waits for the whole reply */
-    bool opened;    /* stream: what precedes its first text was sent        */
+    bool done;        /* by the engine */
+    bool cancelled;   /* by us: its cancel was posted */
+    bool finished;    /* its finish was sent, or it waits for the whole reply */
+    bool opened;      /* stream: what precedes its first text was sent        */
     uint64_t last_us; /* of its latest token */
 };
 

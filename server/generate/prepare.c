@@ -98,7 +98,8 @@ static enum err_code check_scores(struct gen *g)
     }
     if (n * each <= MAX_SCORES)
         return ERR_OK;
-    return err_set_param(&g->err, ERR_INVALID, r->prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+    return err_set_param(&g->err, ERR_INVALID,
+                         r->prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
                          "logprobs: %llu tokens with %llu alternatives each could be reported; at "
                          "most %d in one request",
                          (unsigned long long)n, (unsigned long long)each, MAX_SCORES);

@@ -155,8 +155,8 @@ static enum err_code encode_prompt(struct prompt *p, const struct srv *srv,
 /* Keep the last ids only, where the client asks for it. */
 static void truncate_ids(struct token_list *l, const struct srv *srv, const struct oai_request *r)
 {
-    size_t keep = r->truncate_prompt_tokens < 0 ? srv->max_model_len - 1
-                                                : (size_t)r->truncate_prompt_tokens;
+    size_t keep =
+        r->truncate_prompt_tokens < 0 ? srv->max_model_len - 1 : (size_t)r->truncate_prompt_tokens;
 
     if (r->truncate_prompt_tokens == 0 || l->n <= keep)
         return;
@@ -183,9 +183,8 @@ static enum err_code check_length(const struct prompt *p, const struct srv *srv,
     return ERR_OK;
 }
 
-static enum err_code echo_text(struct prompt *p, const struct srv *srv,
-                               const struct oai_request *r, const struct oai_prompt *in,
-                               struct err *e)
+static enum err_code echo_text(struct prompt *p, const struct srv *srv, const struct oai_request *r,
+                               const struct oai_prompt *in, struct err *e)
 {
     if (!in->text.s || r->truncate_prompt_tokens != 0)
         return tokenizer_decode(srv->tokenizer, p->ids.id, p->ids.n, r->skip_special_tokens,

@@ -33,8 +33,8 @@ static bool view_scores(const struct srv *srv, struct score_view *view, const st
 {
     uint32_t n = with_first + (a ? a->n : 0) + (b ? b->n : 0);
     uint32_t n_top = (a ? a->n_top : 0) + (b ? b->n_top : 0), at = 0, top_at = 0;
-    struct oai_token *tok = calloc(1, (n + 1) * sizeof *tok +
-                                          n_top * sizeof(struct oai_alternative));
+    struct oai_token *tok =
+        calloc(1, (n + 1) * sizeof *tok + n_top * sizeof(struct oai_alternative));
     struct oai_alternative *top = tok ? (struct oai_alternative *)(tok + n + 1) : NULL;
 
     memset(view, 0, sizeof *view);
@@ -136,8 +136,7 @@ static void stream_delta(struct gen *g, struct json_out *o, uint32_t i, bool wit
     if (c->text.n > 0 || g->kind == OAI_COMPLETION || c->scores.n > 0)
         d.text = (struct oai_text){ c->text.p ? c->text.p : "", c->text.n };
     if (r->params.n_logprobs >= 0 && c->scores.n > 0) {
-        if (!view_scores(g->srv, &view, &c->scores, NULL, 0, false,
-                         (uint32_t)r->params.n_logprobs))
+        if (!view_scores(g->srv, &view, &c->scores, NULL, 0, false, (uint32_t)r->params.n_logprobs))
             o->failed = true;
         view.lp.text_offset = c->text_offset;
         c->text_offset = oai_text_offset_after(&view.lp);
@@ -319,8 +318,8 @@ static bool fill_choice(struct gen *g, uint32_t i, struct oai_choice *out, struc
     }
     if (ok && r->params.n_logprobs >= 0) {
         bool echo = r->echo && p->text;
-        ok = view_scores(g->srv, &part->scores, echo ? &gp->scores : NULL, &c->scores,
-                         p->ids.id[0], echo, (uint32_t)r->params.n_logprobs);
+        ok = view_scores(g->srv, &part->scores, echo ? &gp->scores : NULL, &c->scores, p->ids.id[0],
+                         echo, (uint32_t)r->params.n_logprobs);
         out->logprobs = &part->scores.lp;
     }
     if (ok && r->prompt_logprobs >= 0) {

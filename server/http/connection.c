@@ -219,9 +219,9 @@ static void on_deadline(uv_timer_t *t)
 static void set_state(struct conn *c, enum conn_state state)
 {
     const struct srv_options *o = &c->srv->opt;
-    double s = state == CONN_IDLE   ? o->idle_timeout
-               : state == CONN_HEAD ? o->header_timeout
-               : state == CONN_BODY ? o->body_timeout
+    double s = state == CONN_IDLE     ? o->idle_timeout
+               : state == CONN_HEAD   ? o->header_timeout
+               : state == CONN_BODY   ? o->body_timeout
                : state == CONN_LINGER ? LINGER_MS / 1e3
                                       : 0;
 

@@ -136,7 +136,8 @@ static int on_headers_complete(llhttp_t *ll)
     return 0;
 }
 
-static const char *const no_room = "the bodies of other requests fill the memory for bodies; try again";
+static const char *const no_room =
+    "the bodies of other requests fill the memory for bodies; try again";
 
 /* Whether the shared memory for bodies has room for n more bytes. */
 static bool has_room(const struct http_parser *p, uint64_t n)
@@ -388,8 +389,8 @@ static enum parse_event finish_head(struct http_parser *p)
         int llhttp;
         enum http_method method;
     } methods[] = {
-        { HTTP_GET, HTTP_M_GET },       { HTTP_HEAD, HTTP_M_HEAD },
-        { HTTP_POST, HTTP_M_POST },     { HTTP_DELETE, HTTP_M_DELETE },
+        { HTTP_GET, HTTP_M_GET },         { HTTP_HEAD, HTTP_M_HEAD },
+        { HTTP_POST, HTTP_M_POST },       { HTTP_DELETE, HTTP_M_DELETE },
         { HTTP_OPTIONS, HTTP_M_OPTIONS },
     };
     int major = p->ll.http_major, minor = p->ll.http_minor;
@@ -417,9 +418,9 @@ static enum parse_event finish_head(struct http_parser *p)
 
 /* What the scanner found in a piece of the head. */
 struct scan {
-    size_t n;            /* bytes of the piece that may be parsed           */
-    bool complete;       /* they end the head                               */
-    int status;          /* why nothing behind them is read, or 0           */
+    size_t n;      /* bytes of the piece that may be parsed           */
+    bool complete; /* they end the head                               */
+    int status;    /* why nothing behind them is read, or 0           */
     const char *problem;
 };
 
@@ -471,8 +472,8 @@ static enum parse_event feed_head(struct http_parser *p, const char *data, size_
     llhttp_errno_t err = scan.n > 0 ? llhttp_execute(&p->ll, data, scan.n) : HPE_OK;
     if (p->problem)
         return PARSE_BAD;
-    if (err != HPE_OK && !(err == HPE_PAUSED && p->message_done &&
-                           llhttp_get_error_pos(&p->ll) == data + scan.n))
+    if (err != HPE_OK &&
+        !(err == HPE_PAUSED && p->message_done && llhttp_get_error_pos(&p->ll) == data + scan.n))
         return bad(p, err == HPE_INVALID_METHOD ? 501 : 400,
                    err == HPE_PAUSED ? "unclear end of the head" : llhttp_get_error_reason(&p->ll));
     if (scan.problem)

@@ -48,13 +48,13 @@ struct http_parser {
     enum http_method method;
     bool is_http_1_0, keep_alive, expects_continue, has_body;
     uint64_t body_length; /* UINT64_MAX: chunked */
-    char *path;  /* decoded, NUL-terminated; "" until the head is complete */
-    char *query; /* after '?', undecoded, "" when none */
-    char *body;  /* owned; http_parser_take_body moves it out */
+    char *path;           /* decoded, NUL-terminated; "" until the head is complete */
+    char *query;          /* after '?', undecoded, "" when none */
+    char *body;           /* owned; http_parser_take_body moves it out */
     size_t n_body, cap_body;
     /* Private. */
     size_t n_charged; /* to lim.bodies, from a body's first byte to http_parser_next */
-    char *text; /* url and fields */
+    char *text;       /* url and fields */
     size_t n_text, cap_text;
     uint32_t n_url, n_fields;
     struct http_field field[HTTP_MAX_FIELDS];

@@ -16,8 +16,8 @@ static enum err_code unknown(const struct query_rule *rule, size_t n, const char
 
     for (size_t i = 0; i < n && at < sizeof known; i++)
         at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", rule[i].name);
-    err_set(e, ERR_INVALID, "query: `%.*s` is unknown; expected %s", (int)(len < 64 ? len : 64), name,
-            n > 0 ? known : "none");
+    err_set(e, ERR_INVALID, "query: `%.*s` is unknown; expected %s", (int)(len < 64 ? len : 64),
+            name, n > 0 ? known : "none");
     if (e != NULL)
         snprintf(e->param, sizeof e->param, "%.*s", (int)(len < 40 ? len : 40), name);
     return ERR_INVALID;
@@ -69,7 +69,8 @@ enum err_code query_read(const char *query, const struct query_rule *rule, size_
         size_t len = strcspn(p, "&"), n_name = strcspn(p, "=&"), i = 0;
         bool has_value = n_name < len;
         if (len > 0) {
-            while (i < n && (strlen(rule[i].name) != n_name || memcmp(rule[i].name, p, n_name) != 0))
+            while (i < n &&
+                   (strlen(rule[i].name) != n_name || memcmp(rule[i].name, p, n_name) != 0))
                 i++;
             if (i == n || i == MOST_RULES)
                 return unknown(rule, n, p, n_name, e);

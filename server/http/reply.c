@@ -54,13 +54,13 @@ static void write_head(struct exchange *x, int status, const char *type, long lo
     }
     close = !x->http->keep_alive;
     date_line(date);
-    int n = snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\n%s%s%s%s%s%s%s", status,
-                     http_reason(status), date, type ? "Content-Type: " : "", type ? type : "",
-                     type ? "\r\n" : "", length,
-                     close                  ? "Connection: close\r\n"
-                     : x->http->is_http_1_0 ? "Connection: keep-alive\r\n"
-                                            : "",
-                     n_body < 0 ? "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" : "");
+    int n =
+        snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\n%s%s%s%s%s%s%s", status, http_reason(status),
+                 date, type ? "Content-Type: " : "", type ? type : "", type ? "\r\n" : "", length,
+                 close                  ? "Connection: close\r\n"
+                 : x->http->is_http_1_0 ? "Connection: keep-alive\r\n"
+                                        : "",
+                 n_body < 0 ? "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" : "");
     conn_write(x->conn, head, (size_t)n);
     if (x->request_id[0] && x->srv->opt.request_id_headers) {
         n = snprintf(head, sizeof head, "x-request-id: %s\r\n", x->request_id);

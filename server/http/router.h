@@ -13,7 +13,7 @@ struct route {
     const char *path; /* exact; a trailing * matches any non-empty rest  */
     void (*handler)(struct srv *srv, struct exchange *x);
     enum guard guard;
-    bool has_body;    /* others are refused with 413 when they bring one  */
+    bool has_body; /* others are refused with 413 when they bring one  */
 };
 
 /* The route of a method and path; *tail points at what `*` matched.  NULL:

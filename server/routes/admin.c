@@ -212,8 +212,7 @@ static void release_query(struct inquiry *q)
     free(q->m.query.pins);
 }
 
-static void query(struct srv *srv, struct exchange *x, bool live,
-                  void (*answer)(struct inquiry *))
+static void query(struct srv *srv, struct exchange *x, bool live, void (*answer)(struct inquiry *))
 {
     struct inquiry *q = inquiry_new(srv, x, ENGINE_QUERY, answer);
 
@@ -290,8 +289,8 @@ static void put_live(struct json_out *o, const struct srv *srv, const struct sch
     JSON_LIT(o, ",\"request_id\":");
     json_out_cstring(o, g ? g->request_id : NULL);
     JSON_LIT(o, ",\"phase\":");
-    json_out_cstring(o, l->running ? l->n_computed < l->n_prompt ? "prefill" : "decode"
-                                   : "waiting");
+    json_out_cstring(o,
+                     l->running ? l->n_computed < l->n_prompt ? "prefill" : "decode" : "waiting");
     admin_put(o, "prompt", prompt);
     admin_put(o, "prompt_tokens", l->n_prompt);
     admin_put(o, "computed_tokens", l->n_computed);
@@ -340,8 +339,8 @@ void handle_request_delete(struct srv *srv, struct exchange *x)
     err_set(&e, ERR_CONFLICT, "the request was cancelled by an operator");
     for (struct gen *g = srv->gens, *next; g; g = next) {
         next = g->next;
-        if (g->x == NULL || (strcmp(g->id, x->path_tail) != 0 &&
-                             strcmp(g->request_id, x->path_tail) != 0))
+        if (g->x == NULL ||
+            (strcmp(g->id, x->path_tail) != 0 && strcmp(g->request_id, x->path_tail) != 0))
             continue;
         n++;
         gen_fail(g, &e, "cancelled");

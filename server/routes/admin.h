@@ -9,7 +9,7 @@
 
 struct inquiry {
     struct srv *srv;
-    struct exchange *x; /* NULL: the client is gone */
+    struct exchange *x;                 /* NULL: the client is gone */
     void (*answer)(struct inquiry *q);  /* called when the mail is back and x is there */
     void (*release)(struct inquiry *q); /* NULL, or frees what q carries */
     void *more;                         /* the handler's own */

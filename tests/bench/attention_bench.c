@@ -9,10 +9,10 @@
  * operator (prologue, attention, merge) after a 256 MB flush of the L2 cache, with
  * the lists that attn_begin made for the step (--begin 0: each call makes its own),
  * and the median of attn_begin alone; bytes that must move and their rate; the
- * share of the read floor (bytes at READ_TBPS) or of the matrix rate.  Data is random, blocks lie in
- * shuffled order, outputs are poisoned before and held against the reference
- * kernel after (--check 0 leaves that out).  --random draws lengths from
- * [context / 16, context].  Exit code 77 where there is no plugin or no GPU. */
+ * share of the read floor (bytes at READ_TBPS) or of the matrix rate.  Data is random, blocks lie
+ * in shuffled order, outputs are poisoned before and held against the reference kernel after
+ * (--check 0 leaves that out).  --random draws lengths from [context / 16, context].  Exit code 77
+ * where there is no plugin or no GPU. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@
 enum { FLUSH_BYTES = 256 << 20, PATTERN_BYTES = 64 << 20, MAX_SAMPLES = 200 };
 
 /* Ceilings measured on an H200: a read-only stream, and a bf16 product. */
-#define READ_TBPS   4.4
+#define READ_TBPS     4.4
 #define MATRIX_TFLOPS 780.0
 
 struct shape {
@@ -131,8 +131,8 @@ static void make_tables(struct bench *b, const struct shape *s, struct attn_args
     }
     for (int32_t i = 0; i < s->batch; i++) {
         int32_t low = s->context / 16;
-        int32_t kv = s->random ? low + (int32_t)rng_below(&r, (uint32_t)(s->context - low + 1))
-                               : s->context;
+        int32_t kv =
+            s->random ? low + (int32_t)rng_below(&r, (uint32_t)(s->context - low + 1)) : s->context;
         kv = kv < s->query ? s->query : kv;
         cu[i + 1] = cu[i] + s->query;
         past[i] = kv - s->query;
@@ -168,8 +168,7 @@ static struct attn_attrs make_call(struct bench *b, const struct shape *s, struc
     a->in[ATTN_SIN_CACHE] = device_tensor(b, ATTN_BF16, 2, s->context, rotary / 2, 0, 0);
     if (!latent) {
         a->in[ATTN_VALUE] = device_tensor(b, ATTN_BF16, 2, tokens, s->kv_heads * d, 0, 0);
-        a->in[ATTN_VALUE_CACHE] = device_tensor(b, s->cache, 4, n_blocks, s->block, s->kv_heads,
-                                                d);
+        a->in[ATTN_VALUE_CACHE] = device_tensor(b, s->cache, 4, n_blocks, s->block, s->kv_heads, d);
     }
     for (int i = 0; i < ATTN_INPUTS; i++)
         if (attn_present(&a->in[i]) && a->in[i].dtype != ATTN_I32)
@@ -184,8 +183,8 @@ static struct attn_attrs make_call(struct bench *b, const struct shape *s, struc
         put(b, &a->in[ATTN_V_SCALE], &scale);
         attrs.v_quant_type = ATTN_PER_TENSOR;
     }
-    a->out[ATTN_OUT] = device_tensor(b, ATTN_BF16, 2, tokens, (int64_t)s->heads * s->v_head_size,
-                                     0, 0);
+    a->out[ATTN_OUT] =
+        device_tensor(b, ATTN_BF16, 2, tokens, (int64_t)s->heads * s->v_head_size, 0, 0);
     attrs.do_rotary = 1;
     attrs.rotary_offset = latent ? s->v_head_size : 0;
     attrs.kv_cache_layout = latent ? ATTN_LATENT : ATTN_SEPARATE;
@@ -301,20 +300,21 @@ static void one_shape(struct bench *b, const struct shape *s)
     bool latent = s->v_head_size != s->head_size;
     double width = (double)attn_dtype_bytes(s->cache) * (latent ? s->head_size : 2 * s->head_size);
     double tokens = (double)s->batch * s->query;
-    double bytes = visible * s->kv_heads * width +
-                   tokens * 2 * s->heads * (s->head_size + s->v_head_size);
+    double bytes =
+        visible * s->kv_heads * width + tokens * 2 * s->heads * (s->head_size + s->v_head_size);
     double flops = 2.0 * s->heads * (s->head_size + s->v_head_size) * pairs;
     measure(b, &attrs, &a, us, begin_us, name);
     if (b->check)
         error = relative_error(b, &attrs, &a);
     double mid = us[b->samples / 2];
     double floor_us = fmax(bytes / (READ_TBPS * 1e6), flops / (MATRIX_TFLOPS * 1e6));
-    printf("%-14s %4d x %-6d q %-5d %d/%d x %d %-13s %9.1f us  [%.1f %.1f]  %6.2f TB/s %6.0f TFLOP/s"
-           "  floor %8.1f us = %3.0f %%  begin %4.1f us  error %.1e\n",
-           name, s->batch, s->context, s->query, s->heads, s->kv_heads, s->head_size,
-           attn_dtype_name(s->cache), mid, us[b->samples / 10], us[b->samples * 9 / 10],
-           bytes / mid / 1e6, flops / mid / 1e6, floor_us, 100 * floor_us / mid,
-           begin_us[b->samples / 2], error);
+    printf(
+        "%-14s %4d x %-6d q %-5d %d/%d x %d %-13s %9.1f us  [%.1f %.1f]  %6.2f TB/s %6.0f TFLOP/s"
+        "  floor %8.1f us = %3.0f %%  begin %4.1f us  error %.1e\n",
+        name, s->batch, s->context, s->query, s->heads, s->kv_heads, s->head_size,
+        attn_dtype_name(s->cache), mid, us[b->samples / 10], us[b->samples * 9 / 10],
+        bytes / mid / 1e6, flops / mid / 1e6, floor_us, 100 * floor_us / mid,
+        begin_us[b->samples / 2], error);
     fflush(stdout);
     free_call(b, &a);
 }

@@ -53,7 +53,8 @@ static void bench(struct attn *a, const struct shape *s, int repetitions)
     int cols = (len + BLOCK - 1) / BLOCK, blocks = cols * s->batch;
     size_t kv = (size_t)blocks * BLOCK * (size_t)s->kv_heads * (size_t)s->width *
                 attn_dtype_bytes(s->cache);
-    size_t e = attn_dtype_bytes(s->t), row = (size_t)(s->heads + 2 * s->kv_heads) * (size_t)s->width;
+    size_t e = attn_dtype_bytes(s->t),
+           row = (size_t)(s->heads + 2 * s->kv_heads) * (size_t)s->width;
     struct attn_attrs attrs = attn_attrs_default(s->heads, s->kv_heads);
     struct attn_args args = { 0 };
     struct attn_plan plan;
@@ -84,8 +85,7 @@ static void bench(struct attn *a, const struct shape *s, int repetitions)
     args.out[ATTN_OUT] = attn_view(out, s->t, 2, tokens, s->heads * s->width, 0, 0);
     if (s->cache != s->t) {
         attrs.k_quant_type = attrs.v_quant_type = ATTN_PER_TENSOR;
-        args.in[ATTN_K_SCALE] = args.in[ATTN_V_SCALE] =
-            attn_view(&scale, ATTN_F32, 1, 1, 0, 0, 0);
+        args.in[ATTN_K_SCALE] = args.in[ATTN_V_SCALE] = attn_view(&scale, ATTN_F32, 1, 1, 0, 0, 0);
     }
     if (attn_plan(a, &attrs, &args, &plan, &err) != ERR_OK) {
         printf("%s\n", err.message);
@@ -103,8 +103,8 @@ static void bench(struct attn *a, const struct shape *s, int repetitions)
     }
     printf("batch %3d x %4d tokens, past %5d, %d/%d x %3d, cache %-12s %9.0f us %7.2f GB/s %8.1f "
            "GFLOP/s\n",
-           s->batch, s->chunk, s->past, s->heads, s->kv_heads, s->width,
-           attn_dtype_name(s->cache), best * 1e6,
+           s->batch, s->chunk, s->past, s->heads, s->kv_heads, s->width, attn_dtype_name(s->cache),
+           best * 1e6,
            2.0 * s->batch * len * s->kv_heads * s->width * (double)attn_dtype_bytes(s->cache) /
                best / 1e9,
            4.0 * pairs * s->heads * s->width / best / 1e9);

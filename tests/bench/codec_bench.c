@@ -104,7 +104,8 @@ static char *ids_body(int n)
 int main(void)
 {
     struct bench b = { .body = 0 };
-    const struct oai_identity id = { OAI_CHAT, "chatcmpl-0123456789abcdef", "tales-7m", 1764000000 };
+    const struct oai_identity id = { OAI_CHAT, "chatcmpl-0123456789abcdef", "tales-7m",
+                                     1764000000 };
     const struct serving_metrics_config c = { .model_name = "tales-7m", .max_model_len = 4096 };
     if (oai_stream_init(&b.s, &id, false, NULL) || serving_metrics_init(&b.m, &c, NULL))
         return 1;
@@ -119,10 +120,11 @@ int main(void)
     measure("stream event, chat delta", &b, delta, 1000000);
     const struct oai_alternative top[5] = {
         { 1, -0.125f, { " a", 2 } }, { 2, -1.7238f, { " b", 2 } }, { 3, -2.31f, { " c", 2 } },
-        { 4, -3.9f, { " d", 2 } }, { 5, -4.25f, { " e", 2 } },
+        { 4, -3.9f, { " d", 2 } },   { 5, -4.25f, { " e", 2 } },
     };
-    const struct oai_token t = { .id = 1, .token = { " a", 2 }, .scored = true,
-                                 .logprob = -0.125f, .n_top = 5, .top = top };
+    const struct oai_token t = {
+        .id = 1, .token = { " a", 2 }, .scored = true, .logprob = -0.125f, .n_top = 5, .top = top
+    };
     const struct oai_logprobs lp = { &t, 1, 0 };
     b.d.logprobs = &lp;
     measure("stream event, 5 logprobs", &b, delta, 200000);

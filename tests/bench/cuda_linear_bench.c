@@ -63,9 +63,12 @@ static void make_matrices(struct world *w)
             uint32_t half = glu ? s->n / 2 : s->n;
             struct op_matrix_desc d = { .n_cols = s->k, .n_pieces = glu ? 2 : 1, .glu = glu };
             for (uint32_t p = 0; p < d.n_pieces; p++)
-                d.piece[p] = (struct op_piece){
-                    .data = (unsigned char *)(data + (size_t)p * half * s->k), .dtype = ST_BF16,
-                    .row_stride = s->k, .col_stride = 1, .n_rows = half };
+                d.piece[p] =
+                    (struct op_piece){ .data = (unsigned char *)(data + (size_t)p * half * s->k),
+                                       .dtype = ST_BF16,
+                                       .row_stride = s->k,
+                                       .col_stride = 1,
+                                       .n_rows = half };
             check(w->ops.matrix_create(w->ops.self, &d, &w->m[i][c], &e), &e);
         }
     free(data);
@@ -74,8 +77,13 @@ static void make_matrices(struct world *w)
 static void make_world(struct world *w)
 {
     struct moe_config none = { 0 };
-    struct ops_limits lim = { .max_tokens = ROWS, .max_rows = ROWS, .max_outputs = 1,
-                              .n_groups = 1, .table_cols = 1, .vocab = 16, .hidden = 16,
+    struct ops_limits lim = { .max_tokens = ROWS,
+                              .max_rows = ROWS,
+                              .max_outputs = 1,
+                              .n_groups = 1,
+                              .table_cols = 1,
+                              .vocab = 16,
+                              .hidden = 16,
                               .moe = &none };
     struct rng r = { 8 };
     size_t n = ROWS * 14336ul;
@@ -103,11 +111,16 @@ static void queue(struct world *w, int i, uint32_t rows, bool library)
 {
     const struct shape *s = &shapes[i];
     for (uint32_t c = 0; c < s->copies; c++) {
-        struct op_linear l = { .w = w->m[i][c], .in = w->in, .in_ld = s->k, .to = w->out,
-                               .to_ld = s->out == OP_OUT_GLU ? s->n / 2 : s->n, .out = s->out,
+        struct op_linear l = { .w = w->m[i][c],
+                               .in = w->in,
+                               .in_ld = s->k,
+                               .to = w->out,
+                               .to_ld = s->out == OP_OUT_GLU ? s->n / 2 : s->n,
+                               .out = s->out,
                                .act = ACT_SILU };
-        struct op_heads h = { .w = &w->m[i][c], .n_heads = 1, .in = w->in, .in_ld = s->k,
-                              .to = w->out, .to_ld = s->n };
+        struct op_heads h = {
+            .w = &w->m[i][c], .n_heads = 1, .in = w->in, .in_ld = s->k, .to = w->out, .to_ld = s->n
+        };
         if (library)
             w->ops.heads(w->ops.self, &h, rows);
         else

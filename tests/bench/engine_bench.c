@@ -4,9 +4,10 @@
  *                     [--threads N] [--max-tokens N] [--graphs 0|1]
  *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N]
  *                     [--expand-from N] DIR
- * --expand-from: model_limits' (MLA: 4294967295 keeps prefill absorbed).  Prints load time, prefill tokens/s (one prompt of the given length) and
- * decode tokens/s per batch, each row at the given context: the model alone, then
- * driven by the scheduler, one step after the other and overlapped. */
+ * --expand-from: model_limits' (MLA: 4294967295 keeps prefill absorbed).  Prints load time, prefill
+ * tokens/s (one prompt of the given length) and decode tokens/s per batch, each row at the given
+ * context: the model alone, then driven by the scheduler, one step after the other and overlapped.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,14 +154,18 @@ static int parse(struct options *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct options o = { .batch = { 1, 8, 32 }, .n_batch = 3, .context = 128, .prefill = 512,
-                         .steps = 16 };
+    struct options o = {
+        .batch = { 1, 8, 32 }, .n_batch = 3, .context = 128, .prefill = 512, .steps = 16
+    };
     struct err e;
     int at = parse(&o, argc, argv);
     if (at < 0) {
-        fprintf(stderr, "usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16] [--threads N] "
-                        "[--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N] [--prefill N] [--steps N] "
-                        "[--expand-from N] DIR\n");
+        fprintf(
+            stderr,
+            "usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16] [--threads N] "
+            "[--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N] [--prefill N] "
+            "[--steps N] "
+            "[--expand-from N] DIR\n");
         return 2;
     }
     uint32_t most = o.context + 2 * o.steps + 256; /* the loop's rows start one after the other */

@@ -18,7 +18,8 @@ struct loop {
     uint64_t ended; /* when the last step was seen to have ended */
 };
 
-static const struct sample_params greedy = { .top_p = 1, .repetition_penalty = 1,
+static const struct sample_params greedy = { .top_p = 1,
+                                             .repetition_penalty = 1,
                                              .n_logprobs = -1 };
 
 static uint64_t now_ns(void)
@@ -59,8 +60,12 @@ static void submit_all(struct loop *l, uint32_t batch, uint32_t context, uint32_
         int32_t *p = l->prompt + (size_t)s * context;
         for (uint32_t i = 0; i < context; i++)
             p[i] = (int32_t)((s * 7919u + i * 104729u + 13u) % info->vocab_size);
-        struct sched_request r = { .id = s + 1, .prompt = p, .n_prompt = context,
-                                   .max_tokens = tokens, .n = 1, .params = &greedy };
+        struct sched_request r = { .id = s + 1,
+                                   .prompt = p,
+                                   .n_prompt = context,
+                                   .max_tokens = tokens,
+                                   .n = 1,
+                                   .params = &greedy };
         must(sched_submit(l->sched, &r, &e), &e);
     }
 }
@@ -123,11 +128,16 @@ void engine_loop_bench(struct model *m, uint32_t n_blocks, uint32_t max_tokens,
     const struct model_info *info = model_describe(m);
     struct loop l = { .m = m };
     struct err e;
-    struct kvpool_config pc = { .n_blocks = n_blocks, .max_seqs = batch,
-                                .max_seq_tokens = info->max_model_len, .max_chunk = max_tokens };
-    struct sched_config sc = { .max_num_seqs = batch, .max_num_batched_tokens = max_tokens,
-                               .max_model_len = info->max_model_len, .max_queued = batch,
-                               .max_partial_prefills = 1, .max_outputs = max_outputs,
+    struct kvpool_config pc = { .n_blocks = n_blocks,
+                                .max_seqs = batch,
+                                .max_seq_tokens = info->max_model_len,
+                                .max_chunk = max_tokens };
+    struct sched_config sc = { .max_num_seqs = batch,
+                               .max_num_batched_tokens = max_tokens,
+                               .max_model_len = info->max_model_len,
+                               .max_queued = batch,
+                               .max_partial_prefills = 1,
+                               .max_outputs = max_outputs,
                                .overlap = overlap };
     must(kvpool_create(&l.pool, &info->layout, &pc, &e), &e);
     must(sched_create(&l.sched, l.pool, &info->layout, &sc, now_us, NULL,

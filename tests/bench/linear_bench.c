@@ -87,8 +87,12 @@ struct ours_call {
 static void ours(void *ctx)
 {
     struct ours_call *c = ctx;
-    struct op_linear l = { .w = c->b->matrix, .in = c->b->in, .in_ld = c->b->k, .to = c->to,
-                           .to_ld = c->b->n, .out = OP_OUT_F32 };
+    struct op_linear l = { .w = c->b->matrix,
+                           .in = c->b->in,
+                           .in_ld = c->b->k,
+                           .to = c->to,
+                           .to_ld = c->b->n,
+                           .out = OP_OUT_F32 };
     c->b->ops.linear(c->b->ops.self, &l, c->rows);
 }
 
@@ -135,7 +139,8 @@ static void theirs_open(struct theirs_call *c, struct bench *b, uint32_t m, dnnl
     dnnl_primitive_desc_t reorder;
     dnnl_primitive_t pack;
     check(dnnl_reorder_primitive_desc_create(&reorder, &plain, engine, packed, engine, NULL) ==
-              dnnl_success, "reorder");
+              dnnl_success,
+          "reorder");
     check(dnnl_primitive_create(&pack, reorder) == dnnl_success, "reorder");
     dnnl_exec_arg_t args[2] = { { DNNL_ARG_FROM, from }, { DNNL_ARG_TO, to } };
     check(dnnl_primitive_execute(pack, c->stream, 2, args) == dnnl_success, "reorder");
@@ -182,8 +187,7 @@ static uint32_t changed(const float *among, const float *alone, uint32_t rows, u
     return count;
 }
 
-static void run_shape(struct bench *b, uint32_t threads, dnnl_engine_t engine,
-                      dnnl_stream_t stream)
+static void run_shape(struct bench *b, uint32_t threads, dnnl_engine_t engine, dnnl_stream_t stream)
 {
     static const uint32_t rows[] = { 1, 8, 13, 32, 512 };
     struct rng r = { b->n * 31u + b->k };
@@ -201,7 +205,9 @@ static void run_shape(struct bench *b, uint32_t threads, dnnl_engine_t engine,
     struct op_matrix_desc d = { .n_cols = b->k, .n_pieces = 1 };
     d.piece[0] = (struct op_piece){ .data = b->weights,
                                     .dtype = b->type == OP_F32 ? ST_F32 : ST_BF16,
-                                    .row_stride = b->k, .col_stride = 1, .n_rows = b->n };
+                                    .row_stride = b->k,
+                                    .col_stride = 1,
+                                    .n_rows = b->n };
     struct ops_limits lim = { .max_tokens = 512, .max_outputs = 1 };
     check(ops_cpu_open(&b->ops, b->type, threads, &e) == ERR_OK, e.message);
     check(b->ops.matrix_create(b->ops.self, &d, &b->matrix, &e) == ERR_OK, e.message);
@@ -240,8 +246,9 @@ static void run_shape(struct bench *b, uint32_t threads, dnnl_engine_t engine,
 
 int main(int argc, char **argv)
 {
-    static const uint32_t shape[][2] = { { 3072, 2048 }, { 2048, 2048 }, { 16384, 2048 },
-                                         { 2048, 8192 } };
+    static const uint32_t shape[][2] = {
+        { 3072, 2048 }, { 2048, 2048 }, { 16384, 2048 }, { 2048, 8192 }
+    };
     struct bench b = { .type = OP_BF16 };
     uint32_t threads = 1;
     for (int i = 1; i + 1 < argc; i += 2) {

@@ -181,8 +181,10 @@ static void measure(uint32_t n_blocks, uint32_t rounds)
     struct err e;
     struct bench b = { .r = { n_blocks }, .n_texts = n_blocks / LEN };
     b.n_batch = b.n_texts / 3 < 128 ? b.n_texts / 3 : 128;
-    struct kvpool_config cfg = { .n_blocks = n_blocks, .max_seqs = b.n_batch,
-                                 .max_seq_tokens = 2 * TOKENS, .max_chunk = TOKENS,
+    struct kvpool_config cfg = { .n_blocks = n_blocks,
+                                 .max_seqs = b.n_batch,
+                                 .max_seq_tokens = 2 * TOKENS,
+                                 .max_chunk = TOKENS,
                                  .prefix_caching = true };
     must(kv_layout_init(&lay, &d, 1, B, KV_BF16, KV_BF16, &e), &e);
     must(kvpool_create(&b.pool, &lay, &cfg, &e), &e);

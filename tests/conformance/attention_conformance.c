@@ -151,8 +151,8 @@ static bool run_case(struct runner *r, const struct attn_case *c, int bounds, st
         a.in[ATTN_METADATA] = attn_view(meta, ATTN_I32, 1, 2, 0, 0, 0);
     rc = attn_plan(r->attn, &c->attrs, &a, &plan, e);
     if (rc == ERR_OK) {
-        struct attn_tensor ws = attn_view(NULL, ATTN_INT8, 1, (int64_t)plan.workspace_bytes, 0, 0,
-                                          0);
+        struct attn_tensor ws =
+            attn_view(NULL, ATTN_INT8, 1, (int64_t)plan.workspace_bytes, 0, 0, 0);
         attn_plan_name(&plan, name, 64);
         workspace = upload(r, ws, NULL).data;
         rc = attn_run(r->attn, &plan, &a, workspace, NULL, e);
@@ -184,11 +184,16 @@ static void result_free(struct result *res)
 static double value_of(enum attn_dtype d, const void *p, int64_t i)
 {
     switch (d) {
-    case ATTN_F32: return ((const float *)p)[i];
-    case ATTN_F16: return attn_f16_float(((const uint16_t *)p)[i]);
-    case ATTN_BF16: return attn_bf16_float(((const uint16_t *)p)[i]);
-    case ATTN_INT8: return ((const int8_t *)p)[i];
-    default: return ((const uint8_t *)p)[i];
+    case ATTN_F32:
+        return ((const float *)p)[i];
+    case ATTN_F16:
+        return attn_f16_float(((const uint16_t *)p)[i]);
+    case ATTN_BF16:
+        return attn_bf16_float(((const uint16_t *)p)[i]);
+    case ATTN_INT8:
+        return ((const int8_t *)p)[i];
+    default:
+        return ((const uint8_t *)p)[i];
     }
 }
 
@@ -256,8 +261,7 @@ static bool untouched(const struct attn_case *c, int input, const void *got)
 /* Worst distance over all expectations, in tolerances; what[] names where. */
 static double compare(const struct attn_case *c, const struct result *res, const char **what)
 {
-    static const char *const names[EXPECTS] = { "output", "key_cache", "value_cache",
-                                                "output_qk" };
+    static const char *const names[EXPECTS] = { "output", "key_cache", "value_cache", "output_qk" };
     double worst = 0;
     *what = "output";
     for (int i = 0; i < EXPECTS; i++) {
@@ -265,8 +269,7 @@ static double compare(const struct attn_case *c, const struct result *res, const
         enum attn_dtype d = cache ? c->cache_dtype : i == EXPECT_QK ? ATTN_F32 : c->dtype;
         int64_t n = (int64_t)(res->bytes[i] / attn_dtype_bytes(d));
         if (cache && res->out[i] != NULL &&
-            !untouched(c, i == EXPECT_KEY_CACHE ? ATTN_KEY_CACHE : ATTN_VALUE_CACHE,
-                       res->out[i])) {
+            !untouched(c, i == EXPECT_KEY_CACHE ? ATTN_KEY_CACHE : ATTN_VALUE_CACHE, res->out[i])) {
             *what = i == EXPECT_KEY_CACHE ? "key_cache (an unwritten slot changed)"
                                           : "value_cache (an unwritten slot changed)";
             return INFINITY;

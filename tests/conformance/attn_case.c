@@ -85,12 +85,24 @@ static uint64_t word_of(uint64_t h, int64_t i)
 static void put(struct attn_tensor *t, int64_t i, double x)
 {
     switch (t->dtype) {
-    case ATTN_F32: ((float *)t->data)[i] = (float)x; break;
-    case ATTN_F16: ((uint16_t *)t->data)[i] = attn_float_f16((float)x); break;
-    case ATTN_BF16: ((uint16_t *)t->data)[i] = attn_float_bf16((float)x); break;
-    case ATTN_INT8: ((int8_t *)t->data)[i] = (int8_t)x; break;
-    case ATTN_I32: ((int32_t *)t->data)[i] = (int32_t)x; break;
-    default: ((uint8_t *)t->data)[i] = (uint8_t)x; break;
+    case ATTN_F32:
+        ((float *)t->data)[i] = (float)x;
+        break;
+    case ATTN_F16:
+        ((uint16_t *)t->data)[i] = attn_float_f16((float)x);
+        break;
+    case ATTN_BF16:
+        ((uint16_t *)t->data)[i] = attn_float_bf16((float)x);
+        break;
+    case ATTN_INT8:
+        ((int8_t *)t->data)[i] = (int8_t)x;
+        break;
+    case ATTN_I32:
+        ((int32_t *)t->data)[i] = (int32_t)x;
+        break;
+    default:
+        ((uint8_t *)t->data)[i] = (uint8_t)x;
+        break;
     }
 }
 
@@ -146,8 +158,8 @@ static bool dtype_of(const char *name, enum attn_dtype *out)
 
 static int32_t quant_of(const char *s)
 {
-    return strcmp(s, "PER_TENSOR") == 0    ? ATTN_PER_TENSOR
-           : strcmp(s, "PER_CHANNEL") == 0 ? ATTN_PER_CHANNEL
+    return strcmp(s, "PER_TENSOR") == 0           ? ATTN_PER_TENSOR
+           : strcmp(s, "PER_CHANNEL") == 0        ? ATTN_PER_CHANNEL
            : strcmp(s, "NONE") == 0 || *s == '\0' ? ATTN_QUANT_NONE
                                                   : -1;
 }
@@ -165,8 +177,8 @@ static void load_attrs(struct attn_case *c, const cJSON *a)
     c->attrs.qk_norm_epsilon = (float)number(a, "qk_norm_epsilon", 1e-6);
     c->attrs.k_quant_type = quant_of(text(a, "k_quant_type"));
     c->attrs.v_quant_type = quant_of(text(a, "v_quant_type"));
-    c->attrs.kv_cache_layout = strcmp(text(a, "kv_cache_layout"), "LATENT") == 0 ? ATTN_LATENT
-                                                                                 : ATTN_SEPARATE;
+    c->attrs.kv_cache_layout =
+        strcmp(text(a, "kv_cache_layout"), "LATENT") == 0 ? ATTN_LATENT : ATTN_SEPARATE;
     c->attrs.v_head_size = (int32_t)number(a, "v_head_size", 0);
     c->attrs.qk_output = (int32_t)number(a, "qk_output", 0);
     /* Cache dtype names would outlive the document as pointers to constants. */
@@ -181,16 +193,20 @@ static enum attn_dtype input_dtype(const struct attn_case *c, int i)
 {
     switch (i) {
     case ATTN_KEY_CACHE:
-    case ATTN_VALUE_CACHE: return c->cache_dtype;
+    case ATTN_VALUE_CACHE:
+        return c->cache_dtype;
     case ATTN_K_SCALE:
-    case ATTN_V_SCALE: return ATTN_F32;
+    case ATTN_V_SCALE:
+        return ATTN_F32;
     case ATTN_CU_SEQLENS:
     case ATTN_PAST_SEQLENS:
     case ATTN_BLOCK_TABLE:
     case ATTN_SLOT_MAPPING:
     case ATTN_METADATA:
-    case ATTN_QUERY_POSITIONS: return ATTN_I32;
-    default: return c->dtype;
+    case ATTN_QUERY_POSITIONS:
+        return ATTN_I32;
+    default:
+        return c->dtype;
     }
 }
 
@@ -256,8 +272,7 @@ static bool plant(struct attn_case *c, const cJSON *p)
 
 static bool load_expect(struct attn_case *c, const cJSON *doc, const char *path)
 {
-    static const char *const names[EXPECTS] = { "output", "key_cache", "value_cache",
-                                                "output_qk" };
+    static const char *const names[EXPECTS] = { "output", "key_cache", "value_cache", "output_qk" };
     for (int i = 0; i < EXPECTS; i++) {
         const cJSON *entry = get(get(doc, "expect"), names[i]);
         char file[1024];

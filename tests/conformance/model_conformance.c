@@ -57,7 +57,7 @@ static void judge(const struct fixture_prompt *p, const struct capture *c, bool 
         double *each = malloc(n * sizeof *each);
         for (uint32_t i = 0; i < n; i++)
             each[i] = relative_error(c->logits + (size_t)i * p->vocab, want + (size_t)i * p->vocab,
-                               p->vocab);
+                                     p->vocab);
         qsort(each, n, sizeof *each, ascending);
         verdict(each[n / 2] <= 5e-2, label, what, each[n / 2]);
         free(each);
@@ -81,8 +81,8 @@ static enum err_code teacher_force(struct driver *d, uint32_t s, uint32_t chunk,
     return ERR_OK;
 }
 
-static void check_chunks(struct driver *d, const struct fixture_prompt *p, uint32_t chunk,
-                         bool moe, const char *label)
+static void check_chunks(struct driver *d, const struct fixture_prompt *p, uint32_t chunk, bool moe,
+                         const char *label)
 {
     struct err e;
     char what[64];
@@ -165,8 +165,8 @@ static void check_greedy(struct driver *d, const struct fixture_prompt *p, uint3
         while (i < n && p->margin[i] >= least_margin() && got[i] == p->token[p->n_prompt + i])
             i++;
         bool ok = i == n || p->margin[i] < least_margin();
-        printf("%s %s: greedy, chunk %u: %u of %u tokens\n", ok ? "ok  " : "FAIL", label, chunk,
-               i, n);
+        printf("%s %s: greedy, chunk %u: %u of %u tokens\n", ok ? "ok  " : "FAIL", label, chunk, i,
+               n);
         if (ok)
             n_passed++;
         else
@@ -240,8 +240,12 @@ static void run_dialect(const char *dir, const char *temp, const char *config,
         longest = f->prompt[i].n > longest ? f->prompt[i].n : longest;
         total += f->prompt[i].n;
     }
-    struct driver_options o = { .path = temp, .dtype = dtype, .device = device, .max_model_len = longest,
-                                .max_tokens = total, .max_rows = FIXTURE_PROMPTS,
+    struct driver_options o = { .path = temp,
+                                .dtype = dtype,
+                                .device = device,
+                                .max_model_len = longest,
+                                .max_tokens = total,
+                                .max_rows = FIXTURE_PROMPTS,
                                 .max_outputs = total };
     bool moe = has_tensor(f, "experts"), latent = has_tensor(f, "kv_a_proj_with_mqa");
     for (size_t i = 0; i < (latent ? sizeof forms / sizeof *forms : 1); i++) {

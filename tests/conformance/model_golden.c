@@ -158,8 +158,12 @@ int main(int argc, char **argv)
         return 2;
     }
     read_golden(argv[argc - 1]);
-    struct driver_options o = { .path = argv[argc - 1], .dtype = MODEL_FLOAT32, .max_model_len = 512,
-                                .max_tokens = 1024, .max_rows = ROWS, .max_outputs = ROWS };
+    struct driver_options o = { .path = argv[argc - 1],
+                                .dtype = MODEL_FLOAT32,
+                                .max_model_len = 512,
+                                .max_tokens = 1024,
+                                .max_rows = ROWS,
+                                .max_outputs = ROWS };
     if (cuda) {
         o.device = MODEL_DEVICE_CUDA;
         o.dtype = MODEL_BFLOAT16;

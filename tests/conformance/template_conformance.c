@@ -55,7 +55,8 @@ static const cJSON *get(const cJSON *o, const char *key)
 /* Variables beyond the named ones: the date, and what the conversation carries. */
 static cJSON *extra_variables(const cJSON *all, const cJSON *conversation)
 {
-    static const char *const named[] = { "messages", "tools", "documents", "add_generation_prompt" };
+    static const char *const named[] = { "messages", "tools", "documents",
+                                         "add_generation_prompt" };
     cJSON *kwargs = cJSON_CreateObject();
     const cJSON *date = get(all, "date_string");
     if (date != NULL)
@@ -98,10 +99,13 @@ static void run_row(const char *name, const struct chat_template *t, const cJSON
     struct err e = { 0 };
     enum err_code rc = chat_template_render(t, &in, &got, &e);
     const cJSON *text = get(row, "text");
-    bool good = text == NULL ? rc != ERR_OK : rc == ERR_OK && strcmp(got.text, text->valuestring) == 0;
+    bool good =
+        text == NULL ? rc != ERR_OK : rc == ERR_OK && strcmp(got.text, text->valuestring) == 0;
     if (!good) {
         printf("FAIL %s/%s: %s\n", name, row->string,
-               rc != ERR_OK ? e.message : text == NULL ? "rendered, expected an error" : "text differs");
+               rc != ERR_OK   ? e.message
+               : text == NULL ? "rendered, expected an error"
+                              : "text differs");
         if (rc == ERR_OK && text != NULL)
             show_difference(got.text, text->valuestring);
     }
@@ -160,7 +164,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < n; i++) {
         char name[256];
         size_t length = strlen(entry[i]->d_name);
-        if (length > 5 && length < sizeof name && strcmp(entry[i]->d_name + length - 5, ".json") == 0 &&
+        if (length > 5 && length < sizeof name &&
+            strcmp(entry[i]->d_name + length - 5, ".json") == 0 &&
             strcmp(entry[i]->d_name, "conversations.json") != 0) {
             snprintf(name, sizeof name, "%.*s", (int)(length - 5), entry[i]->d_name);
             run_template(argv[1], name, all, &tally);

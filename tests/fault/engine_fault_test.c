@@ -19,11 +19,11 @@ enum { MAX_OUT = 256 };
 struct model {
     struct model_info info;
     struct sampled out[2][MAX_OUT]; /* of the last two steps        */
-    uint64_t collected;    /* step                                  */
-    _Atomic int fail_in;   /* steps until one fails; < 0: none      */
-    _Atomic int lose_in;   /* steps until one's results are lost    */
+    uint64_t collected;             /* step                                  */
+    _Atomic int fail_in;            /* steps until one fails; < 0: none      */
+    _Atomic int lose_in;            /* steps until one's results are lost    */
     _Atomic bool not_finite;
-    _Atomic bool hold;     /* a step waits while this is set        */
+    _Atomic bool hold; /* a step waits while this is set        */
     _Atomic uint32_t n_steps;
 };
 
@@ -50,8 +50,9 @@ enum err_code model_forward(struct model *m, const struct step_plan *plan, struc
                        (unsigned long long)plan->step);
     assert_true(plan->n_outputs <= MAX_OUT);
     for (uint32_t i = 0; i < plan->n_outputs; i++)
-        m->out[plan->step % 2][i] = (struct sampled){ .token = (int32_t)(plan->output[i].n_history % 100),
-                                      .failed = atomic_load(&m->not_finite) };
+        m->out[plan->step % 2][i] =
+            (struct sampled){ .token = (int32_t)(plan->output[i].n_history % 100),
+                              .failed = atomic_load(&m->not_finite) };
     return ERR_OK;
 }
 
@@ -91,10 +92,19 @@ static void open_world(struct world *w)
     struct serving_metrics_config mc = { .model_name = "m", .max_model_len = 1024 };
     struct engine_config c = {
         .model = &w->model,
-        .pool = { .n_blocks = 64, .max_seqs = 8, .max_seq_tokens = 512, .max_chunk = 64,
-                  .prefix_caching = true, .max_pins = 2, .pin_budget = 8 },
-        .sched = { .max_num_seqs = 8, .max_num_batched_tokens = 64, .max_model_len = 512,
-                   .max_queued = 32, .max_partial_prefills = 1, .max_outputs = MAX_OUT,
+        .pool = { .n_blocks = 64,
+                  .max_seqs = 8,
+                  .max_seq_tokens = 512,
+                  .max_chunk = 64,
+                  .prefix_caching = true,
+                  .max_pins = 2,
+                  .pin_budget = 8 },
+        .sched = { .max_num_seqs = 8,
+                   .max_num_batched_tokens = 64,
+                   .max_model_len = 512,
+                   .max_queued = 32,
+                   .max_partial_prefills = 1,
+                   .max_outputs = MAX_OUT,
                    .overlap = overlap },
         .n_steps = 16,
         .metrics = &w->metrics,
@@ -158,7 +168,8 @@ static void await(struct world *w, uint32_t n_answers, uint32_t n_done)
     until.tv_sec += 20;
     for (take_events(w); w->n_answers < n_answers || all_done(w) < n_done; take_events(w))
         if (sem_timedwait(&w->events, &until) != 0)
-            fail_msg("%u of %u answers, %u of %u ends", w->n_answers, n_answers, all_done(w), n_done);
+            fail_msg("%u of %u answers, %u of %u ends", w->n_answers, n_answers, all_done(w),
+                     n_done);
 }
 
 static const int32_t prompt[40] = { 1, 2, 3 };
@@ -166,11 +177,16 @@ static const struct sample_params params = { .n_logprobs = -1 };
 
 static struct sched_request request(req_id id, uint32_t max_tokens)
 {
-    return (struct sched_request){ .id = id, .prompt = prompt, .n_prompt = 40,
-                                   .max_tokens = max_tokens, .n = 1, .params = &params };
+    return (struct sched_request){ .id = id,
+                                   .prompt = prompt,
+                                   .n_prompt = 40,
+                                   .max_tokens = max_tokens,
+                                   .n = 1,
+                                   .params = &params };
 }
 
-static void post(struct world *w, struct engine_submit *m, const struct sched_request *r, uint32_t n)
+static void post(struct world *w, struct engine_submit *m, const struct sched_request *r,
+                 uint32_t n)
 {
     struct err e = { 0 };
 
@@ -349,7 +365,8 @@ TEST(cancels_race_finishes)
         post(&w, &m[i], &r[i], 1);
         for (uint32_t k = 0; k < i % 3; k++)
             take_events(&w);
-        c[i] = (struct engine_cancel){ .head = { .kind = ENGINE_CANCEL }, .id = i + 1,
+        c[i] = (struct engine_cancel){ .head = { .kind = ENGINE_CANCEL },
+                                       .id = i + 1,
                                        .choice = i % 2 ? -1 : 0 };
         engine_post(w.engine, &c[i].head);
         posted += 2;
@@ -370,12 +387,18 @@ static void ask_all(struct world *w, uint32_t round)
 {
     struct kvpool_block block[64];
     struct engine_holders holders[64] = { 0 };
-    struct engine_query q = { .head = { .kind = ENGINE_QUERY }, .want_live = true, .want_pins = true };
-    struct engine_blocks b = { .head = { .kind = ENGINE_BLOCKS }, .n = 64, .block = block,
-                               .holders = holders };
+    struct engine_query q = { .head = { .kind = ENGINE_QUERY },
+                              .want_live = true,
+                              .want_pins = true };
+    struct engine_blocks b = {
+        .head = { .kind = ENGINE_BLOCKS }, .n = 64, .block = block, .holders = holders
+    };
     struct engine_steps s = { .head = { .kind = ENGINE_STEPS }, .n = 10, .with_rows = true };
-    struct engine_pin add = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_ADD,
-                              .tokens = prompt, .n_tokens = 40, .ttl_us = round % 2 ? 1 : 60000000 };
+    struct engine_pin add = { .head = { .kind = ENGINE_PIN },
+                              .verb = ENGINE_PIN_ADD,
+                              .tokens = prompt,
+                              .n_tokens = 40,
+                              .ttl_us = round % 2 ? 1 : 60000000 };
     struct engine_pin drop = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_REMOVE };
     struct engine_reset r = { .head = { .kind = ENGINE_RESET }, .when_idle = round % 3 == 0 };
 

@@ -30,14 +30,23 @@ static enum err_code step(struct model *m, struct err *e)
 {
     static const int32_t token[1] = { 5 }, position[1] = { 0 }, cu[2] = { 0, 1 }, past[1] = { 0 };
     static const int32_t slot[1] = { 16 }, table[1] = { 1 };
-    static const struct sample_params p = { .temperature = 1, .top_p = 0.9f,
-                                            .repetition_penalty = 1, .n_logprobs = 3 };
-    struct plan_output out = { .target = -1, .params = &p, .history = token, .n_history = 1,
-                               .n_prompt = 1 };
-    struct step_plan plan = { .step = 1, .n_tokens = 1, .n_rows = 1,
-                              .n_groups = model_describe(m)->layout.n_groups, .max_query_len = 1,
-                              .max_kv_len = 1, .token = token, .position = position,
-                              .cu_seqlens = cu, .past_seqlens = past, .n_outputs = 1,
+    static const struct sample_params p = {
+        .temperature = 1, .top_p = 0.9f, .repetition_penalty = 1, .n_logprobs = 3
+    };
+    struct plan_output out = {
+        .target = -1, .params = &p, .history = token, .n_history = 1, .n_prompt = 1
+    };
+    struct step_plan plan = { .step = 1,
+                              .n_tokens = 1,
+                              .n_rows = 1,
+                              .n_groups = model_describe(m)->layout.n_groups,
+                              .max_query_len = 1,
+                              .max_kv_len = 1,
+                              .token = token,
+                              .position = position,
+                              .cu_seqlens = cu,
+                              .past_seqlens = past,
+                              .n_outputs = 1,
                               .output = &out };
     int32_t slots[KV_GROUPS], tables[KV_GROUPS];
     for (uint32_t g = 0; g < plan.n_groups; g++) {
@@ -54,8 +63,12 @@ static enum err_code step(struct model *m, struct err *e)
 
 static enum err_code life(struct err *e)
 {
-    struct model_options o = { .path = dir, .dtype = MODEL_FLOAT32, .device = MODEL_DEVICE_CPU,
-                               .block_tokens = 16, .max_model_len = 32, .n_threads = 1 };
+    struct model_options o = { .path = dir,
+                               .dtype = MODEL_FLOAT32,
+                               .device = MODEL_DEVICE_CPU,
+                               .block_tokens = 16,
+                               .max_model_len = 32,
+                               .n_threads = 1 };
     struct model_limits lim = { .n_blocks = 8, .max_tokens = 4, .max_rows = 2, .max_outputs = 2 };
     struct model *m = NULL;
     enum err_code rc = model_open(&m, &o, e);

@@ -23,8 +23,8 @@ static void arm(bool inside)
     alloc_fail_at(-1, false);
 }
 
-static enum err_code submit(struct world *w, req_id id, uint32_t n_prompt, uint32_t out,
-                            uint32_t n, bool scores)
+static enum err_code submit(struct world *w, req_id id, uint32_t n_prompt, uint32_t out, uint32_t n,
+                            bool scores)
 {
     int32_t prompt[512];
     for (uint32_t i = 0; i < n_prompt; i++)
@@ -111,8 +111,8 @@ static void no_event(void *ctx, const struct sched_event *ev)
 TEST(every_allocation_of_create_fails_once)
 {
     struct world w;
-    world_open(&w, &(struct world_config){ .n_blocks = 30, .n_full = 1, .n_windowed = 1,
-                                           .window = 20 });
+    world_open(
+        &w, &(struct world_config){ .n_blocks = 30, .n_full = 1, .n_windowed = 1, .window = 20 });
     struct sched_config c = { .max_num_seqs = 4,
                               .max_num_batched_tokens = 64,
                               .max_model_len = 128,

@@ -45,7 +45,8 @@ static void every_allocation(enum err_code (*fn)(struct err *))
             break;
         }
         if (rc != ERR_NOMEM)
-            fail_msg("allocation %lld failed, and the call said %d: %s", (long long)n, rc, e.message);
+            fail_msg("allocation %lld failed, and the call said %d: %s", (long long)n, rc,
+                     e.message);
     }
     assert_true(n > 0);
 }
@@ -129,8 +130,9 @@ TEST(choices)
 
 static enum err_code parse_http(struct err *e)
 {
-    static const char text[] = "POST /v1/completions?x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-                               "5\r\nhello\r\n0\r\n\r\n";
+    static const char text[] =
+        "POST /v1/completions?x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "5\r\nhello\r\n0\r\n\r\n";
     struct http_parser p;
     struct http_limits lim = { .head_bytes = 4096, .body_bytes = 4096 };
     size_t at = 0, used;
@@ -181,11 +183,7 @@ TEST(tables)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(options),
-        RUN(prompts),
-        RUN(choices),
-        RUN(http),
-        RUN(tables),
+        RUN(options), RUN(prompts), RUN(choices), RUN(http), RUN(tables),
     };
 
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);

@@ -11,12 +11,12 @@
 
 #include "attention/attn.h"
 
-#define REQUIRE(c)                                                                             \
-    do {                                                                                       \
-        if (!(c)) {                                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #c);                            \
-            abort();                                                                           \
-        }                                                                                      \
+#define REQUIRE(c)                                                                                 \
+    do {                                                                                           \
+        if (!(c)) {                                                                                \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #c);                                \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 static uint64_t n_planned, n_accepted, n_ran;
@@ -54,9 +54,28 @@ static uint32_t take(struct bytes *b, uint32_t below)
 /* Numbers near every edge. */
 static int64_t edge(struct bytes *b)
 {
-    static const int64_t edges[] = { 0, 1, -1, 2, 3, 7, 8, 15, 16, 17, 32, 64, 100, 128, 255, 256,
-                                     -2147483648LL, 2147483647, 2147483648LL, 1LL << 40,
-                                     INT64_MAX, INT64_MIN };
+    static const int64_t edges[] = { 0,
+                                     1,
+                                     -1,
+                                     2,
+                                     3,
+                                     7,
+                                     8,
+                                     15,
+                                     16,
+                                     17,
+                                     32,
+                                     64,
+                                     100,
+                                     128,
+                                     255,
+                                     256,
+                                     -2147483648LL,
+                                     2147483647,
+                                     2147483648LL,
+                                     1LL << 40,
+                                     INT64_MAX,
+                                     INT64_MIN };
     return edges[take(b, sizeof edges / sizeof *edges)];
 }
 
@@ -92,8 +111,8 @@ static void add_features(struct bytes *b, struct attn_attrs *at, struct attn_arg
     if (!latent && take(b, 2))
         in[ATTN_Q_NORM_WEIGHT] = in[ATTN_K_NORM_WEIGHT] = view(t, 1, m->d, 0, 0, 0);
     if (take(b, 2))
-        in[ATTN_BIAS] = view(t, 4, take(b, 2) ? 1 : m->batch, take(b, 2) ? 1 : m->heads,
-                             take(b, 6), take(b, 60));
+        in[ATTN_BIAS] = view(t, 4, take(b, 2) ? 1 : m->batch, take(b, 2) ? 1 : m->heads, take(b, 6),
+                             take(b, 60));
     if (take(b, 2))
         in[ATTN_BIAS] = (struct attn_tensor){ 0 };
     if (take(b, 3) == 0) {
@@ -163,17 +182,32 @@ static void spoil(struct bytes *b, struct attn_attrs *at, struct attn_args *a)
                               &at->v_head_size,  &at->qk_output };
     static const char *const names[] = { "", "int8", "uint4", "int4", "bfloat16", "nonsense" };
     uint32_t which = take(b, 40);
-    struct attn_tensor *t = which < ATTN_INPUTS ? &a->in[which]
-                                                : &a->out[which % ATTN_OUTPUTS];
+    struct attn_tensor *t = which < ATTN_INPUTS ? &a->in[which] : &a->out[which % ATTN_OUTPUTS];
     switch (take(b, 8)) {
-    case 0: *ints[take(b, sizeof ints / sizeof *ints)] = (int32_t)edge(b); break;
-    case 1: t->rank = (int32_t)take(b, 7) - 1; break;
-    case 2: t->dtype = (enum attn_dtype)take(b, 8); break;
-    case 3: t->shape[take(b, ATTN_RANK)] = edge(b); break;
-    case 4: t->shape[take(b, ATTN_RANK)] += (int64_t)take(b, 5) - 2; break;
-    case 5: t->device = (enum attn_device)take(b, 3); break;
-    case 6: at->k_cache_dtype = names[take(b, 6)]; break;
-    default: *(take(b, 2) ? &at->scale : &at->softcap) = (float)edge(b); break;
+    case 0:
+        *ints[take(b, sizeof ints / sizeof *ints)] = (int32_t)edge(b);
+        break;
+    case 1:
+        t->rank = (int32_t)take(b, 7) - 1;
+        break;
+    case 2:
+        t->dtype = (enum attn_dtype)take(b, 8);
+        break;
+    case 3:
+        t->shape[take(b, ATTN_RANK)] = edge(b);
+        break;
+    case 4:
+        t->shape[take(b, ATTN_RANK)] += (int64_t)take(b, 5) - 2;
+        break;
+    case 5:
+        t->device = (enum attn_device)take(b, 3);
+        break;
+    case 6:
+        at->k_cache_dtype = names[take(b, 6)];
+        break;
+    default:
+        *(take(b, 2) ? &at->scale : &at->softcap) = (float)edge(b);
+        break;
     }
 }
 
@@ -192,8 +226,7 @@ static void fill(struct bytes *b, struct attn_tensor *t, size_t n)
 {
     if (t->dtype == ATTN_I32)
         for (size_t i = 0; i < n / 4; i++)
-            ((int32_t *)t->data)[i] = take(b, 4) == 0 ? (int32_t)edge(b)
-                                                      : (int32_t)take(b, 40) - 1;
+            ((int32_t *)t->data)[i] = take(b, 4) == 0 ? (int32_t)edge(b) : (int32_t)take(b, 40) - 1;
     else
         for (size_t i = 0; i < n; i++)
             ((uint8_t *)t->data)[i] = (uint8_t)take(b, 256);

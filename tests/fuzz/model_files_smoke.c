@@ -11,12 +11,38 @@
 enum { MOST = 1 << 14, SEEDS = 64 };
 
 static const char *const words[] = {
-    "{", "}", "[", "]", ",", ":", "\"", "null", "true", "false", "-1", "0", "1e308", "0.5",
-    "4294967296", "18446744073709551615", "9223372036854775808", "\"dtype\":\"F32\"",
-    "\"shape\":[2,2]", "\"data_offsets\":[0,16]", "\"__metadata__\":{}", "\\u0000", "\xff",
-    "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}", "\"rope_type\":\"longrope\"",
-    "\"layer_types\":[]", "\"num_experts_per_tok\":9", "\"n_group\":3", "\"sliding_window\":1",
-    "\"head_dim\":8", "\"partial_rotary_factor\":0.01", "\"num_hidden_layers\":512",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "null",
+    "true",
+    "false",
+    "-1",
+    "0",
+    "1e308",
+    "0.5",
+    "4294967296",
+    "18446744073709551615",
+    "9223372036854775808",
+    "\"dtype\":\"F32\"",
+    "\"shape\":[2,2]",
+    "\"data_offsets\":[0,16]",
+    "\"__metadata__\":{}",
+    "\\u0000",
+    "\xff",
+    "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}",
+    "\"rope_type\":\"longrope\"",
+    "\"layer_types\":[]",
+    "\"num_experts_per_tok\":9",
+    "\"n_group\":3",
+    "\"sliding_window\":1",
+    "\"head_dim\":8",
+    "\"partial_rotary_factor\":0.01",
+    "\"num_hidden_layers\":512",
 };
 
 struct input {
@@ -88,11 +114,21 @@ static void mutate(struct input *s, struct rng *r)
         if (at >= s->n)
             at = s->n - 1;
         switch (rng_below(r, 5)) {
-        case 0: s->b[at] = byte; break;
-        case 1: splice(s, at, 0, w, strlen(w)); break;
-        case 2: splice(s, at, rng_below(r, 24), "", 0); break;
-        case 3: splice(s, at, rng_below(r, 12), w, strlen(w)); break;
-        default: s->b[at] = (uint8_t)('0' + byte % 10); break;
+        case 0:
+            s->b[at] = byte;
+            break;
+        case 1:
+            splice(s, at, 0, w, strlen(w));
+            break;
+        case 2:
+            splice(s, at, rng_below(r, 24), "", 0);
+            break;
+        case 3:
+            splice(s, at, rng_below(r, 12), w, strlen(w));
+            break;
+        default:
+            s->b[at] = (uint8_t)('0' + byte % 10);
+            break;
         }
     }
     repair(s, r);
@@ -110,7 +146,8 @@ int main(int argc, char **argv)
     add_safetensors("{\"__metadata__\":{\"format\":\"pt\"},"
                     "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
                     "\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[6,6]},"
-                    "\"c\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[6,10]}}", 10);
+                    "\"c\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[6,10]}}",
+                    10);
     for (int i = 2; i < argc; i++)
         add_config(argv[i]);
     for (uint32_t i = 0; i < n_seeds; i++)

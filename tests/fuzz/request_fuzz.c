@@ -15,12 +15,12 @@
 #include "proto/openai/request.h"
 #include "proto/utf8.h"
 
-#define REQUIRE(c)                                                                             \
-    do {                                                                                       \
-        if (!(c)) {                                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #c);                            \
-            abort();                                                                           \
-        }                                                                                      \
+#define REQUIRE(c)                                                                                 \
+    do {                                                                                           \
+        if (!(c)) {                                                                                \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #c);                                \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 enum { VOCAB = 500, CONTEXT = 64 };
@@ -113,7 +113,8 @@ static void check_request(const struct oai_request *r, const struct oai_defaults
     if (r->kind == OAI_COMPLETION || r->kind == OAI_CHAT)
         check_params(r, d);
     const cJSON *m;
-    cJSON_ArrayForEach(m, r->messages) {
+    cJSON_ArrayForEach(m, r->messages)
+    {
         REQUIRE(cJSON_IsString(cJSON_GetObjectItemCaseSensitive(m, "role")));
         REQUIRE(!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(m, "content")));
     }

@@ -26,14 +26,16 @@ int template_fuzz_one(const uint8_t *data, size_t n)
     struct err e = { 0 };
     if (chat_template_parse(&t, "fuzz", text, &e) == ERR_OK) {
         cJSON *messages = cJSON_Parse(conversation);
-        struct chat_input in = { .messages = messages, .tools = messages, .bos_token = "<s>",
-                                 .eos_token = "</s>", .add_generation_prompt = true };
+        struct chat_input in = { .messages = messages,
+                                 .tools = messages,
+                                 .bos_token = "<s>",
+                                 .eos_token = "</s>",
+                                 .add_generation_prompt = true };
         struct chat_rendered r;
         if (chat_template_render(t, &in, &r, &e) == ERR_OK) {
             size_t at = 0;
             for (size_t i = 0; i < r.n_user; i++) {
-                if (r.user[i].start < at || r.user[i].end <= r.user[i].start ||
-                    r.user[i].end > r.n)
+                if (r.user[i].start < at || r.user[i].end <= r.user[i].start || r.user[i].end > r.n)
                     abort();
                 at = r.user[i].end;
             }

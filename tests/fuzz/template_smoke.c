@@ -11,10 +11,30 @@ enum { MOST = 1 << 16 };
 
 /* Words that make mutations reach deeper than bytes do. */
 static const char *const words[] = {
-    "{{", "}}", "{%", "%}", "{#", "#}", "-", "endif", "endfor", " in ", " if ", "else", "|", "(",
-    ")", "[", "]", ":", ",", "~", "loop", "namespace(a=1)", "messages", "tools", " is ", "not ",
-    "'", "\"", "\\", "range(9)", "tojson", "none", "1e308", "9223372036854775807", "{", "}", "*",
-    "**", "//", "%", ".items()", "macro m(x)", "endmacro", "set x", "call", "recursive", "\xff",
+    "{{",       "}}",
+    "{%",       "%}",
+    "{#",       "#}",
+    "-",        "endif",
+    "endfor",   " in ",
+    " if ",     "else",
+    "|",        "(",
+    ")",        "[",
+    "]",        ":",
+    ",",        "~",
+    "loop",     "namespace(a=1)",
+    "messages", "tools",
+    " is ",     "not ",
+    "'",        "\"",
+    "\\",       "range(9)",
+    "tojson",   "none",
+    "1e308",    "9223372036854775807",
+    "{",        "}",
+    "*",        "**",
+    "//",       "%",
+    ".items()", "macro m(x)",
+    "endmacro", "set x",
+    "call",     "recursive",
+    "\xff",
 };
 
 static size_t mutate(struct rng *r, uint8_t *p, size_t n)

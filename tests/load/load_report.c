@@ -31,9 +31,26 @@ static const char help[] =
     "Exit status: 0 when every stream that was not cancelled ended with a finish\n"
     "reason and [DONE]; 1 when any was lost or refused.\n";
 
-enum { OPT_HOST = 1, OPT_PORT, OPT_MODEL, OPT_CHAT, OPT_TEXT, OPT_VOCAB, OPT_CONCURRENCY,
-       OPT_REQUESTS, OPT_PROMPT, OPT_SHARED, OPT_MAX, OPT_IGNORE_EOS, OPT_TEMPERATURE,
-       OPT_CANCEL, OPT_SEED, OPT_TIMEOUT, OPT_JSON, OPT_HELP };
+enum {
+    OPT_HOST = 1,
+    OPT_PORT,
+    OPT_MODEL,
+    OPT_CHAT,
+    OPT_TEXT,
+    OPT_VOCAB,
+    OPT_CONCURRENCY,
+    OPT_REQUESTS,
+    OPT_PROMPT,
+    OPT_SHARED,
+    OPT_MAX,
+    OPT_IGNORE_EOS,
+    OPT_TEMPERATURE,
+    OPT_CANCEL,
+    OPT_SEED,
+    OPT_TIMEOUT,
+    OPT_JSON,
+    OPT_HELP
+};
 
 static const struct option table[] = {
     { "host", 1, NULL, OPT_HOST },
@@ -72,32 +89,77 @@ static double number(const char *name, const char *text, double lo, double hi)
 
 bool load_options_parse(struct load_options *o, int argc, char **argv)
 {
-    *o = (struct load_options){ .host = "127.0.0.1", .port = 8000, .model = "", .concurrency = 16,
-                                .prompt_tokens = 128, .max_tokens = 64, .vocab = 4096,
-                                .seed = 1, .timeout_s = 600 };
+    *o = (struct load_options){ .host = "127.0.0.1",
+                                .port = 8000,
+                                .model = "",
+                                .concurrency = 16,
+                                .prompt_tokens = 128,
+                                .max_tokens = 64,
+                                .vocab = 4096,
+                                .seed = 1,
+                                .timeout_s = 600 };
     int c, at;
     while ((c = getopt_long(argc, argv, "", table, &at)) != -1) {
         const char *name = c == '?' ? "" : table[at].name;
         switch (c) {
-        case OPT_HOST: o->host = optarg; break;
-        case OPT_PORT: o->port = (int)number(name, optarg, 1, 65535); break;
-        case OPT_MODEL: o->model = optarg; break;
-        case OPT_CHAT: o->chat = true; o->text = true; break;
-        case OPT_TEXT: o->text = true; break;
-        case OPT_VOCAB: o->vocab = (uint32_t)number(name, optarg, 16, 1e7); break;
-        case OPT_CONCURRENCY: o->concurrency = (uint32_t)number(name, optarg, 1, 20000); break;
-        case OPT_REQUESTS: o->requests = (uint32_t)number(name, optarg, 1, 1e7); break;
-        case OPT_PROMPT: o->prompt_tokens = (uint32_t)number(name, optarg, 1, 1e6); break;
-        case OPT_SHARED: o->shared_tokens = (uint32_t)number(name, optarg, 0, 1e6); break;
-        case OPT_MAX: o->max_tokens = (uint32_t)number(name, optarg, 1, 1e6); break;
-        case OPT_IGNORE_EOS: o->ignore_eos = true; break;
-        case OPT_TEMPERATURE: o->temperature = number(name, optarg, 0, 2); break;
-        case OPT_CANCEL: o->cancel_share = number(name, optarg, 0, 1); break;
-        case OPT_SEED: o->seed = (uint64_t)number(name, optarg, 0, 9e15); break;
-        case OPT_TIMEOUT: o->timeout_s = (uint32_t)number(name, optarg, 1, 86400); break;
-        case OPT_JSON: o->json = true; break;
-        case OPT_HELP: fputs(help, stdout); exit(0);
-        default: fputs(help, stderr); return false;
+        case OPT_HOST:
+            o->host = optarg;
+            break;
+        case OPT_PORT:
+            o->port = (int)number(name, optarg, 1, 65535);
+            break;
+        case OPT_MODEL:
+            o->model = optarg;
+            break;
+        case OPT_CHAT:
+            o->chat = true;
+            o->text = true;
+            break;
+        case OPT_TEXT:
+            o->text = true;
+            break;
+        case OPT_VOCAB:
+            o->vocab = (uint32_t)number(name, optarg, 16, 1e7);
+            break;
+        case OPT_CONCURRENCY:
+            o->concurrency = (uint32_t)number(name, optarg, 1, 20000);
+            break;
+        case OPT_REQUESTS:
+            o->requests = (uint32_t)number(name, optarg, 1, 1e7);
+            break;
+        case OPT_PROMPT:
+            o->prompt_tokens = (uint32_t)number(name, optarg, 1, 1e6);
+            break;
+        case OPT_SHARED:
+            o->shared_tokens = (uint32_t)number(name, optarg, 0, 1e6);
+            break;
+        case OPT_MAX:
+            o->max_tokens = (uint32_t)number(name, optarg, 1, 1e6);
+            break;
+        case OPT_IGNORE_EOS:
+            o->ignore_eos = true;
+            break;
+        case OPT_TEMPERATURE:
+            o->temperature = number(name, optarg, 0, 2);
+            break;
+        case OPT_CANCEL:
+            o->cancel_share = number(name, optarg, 0, 1);
+            break;
+        case OPT_SEED:
+            o->seed = (uint64_t)number(name, optarg, 0, 9e15);
+            break;
+        case OPT_TIMEOUT:
+            o->timeout_s = (uint32_t)number(name, optarg, 1, 86400);
+            break;
+        case OPT_JSON:
+            o->json = true;
+            break;
+        case OPT_HELP:
+            fputs(help, stdout);
+            exit(0);
+        default:
+            fputs(help, stderr);
+            return false;
         }
     }
     if (optind < argc) {

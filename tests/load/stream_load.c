@@ -118,8 +118,7 @@ static void take_event(struct stream *s, const char *data)
         cJSON_Delete(j);
         return;
     }
-    const cJSON *choice =
-        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(j, "choices"), 0);
+    const cJSON *choice = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(j, "choices"), 0);
     if (content_of(choice) != NULL) {
         uint64_t now = uv_hrtime();
         samples_add(s->events == 0 ? &l->r.ttft : &l->r.itl,
@@ -224,8 +223,8 @@ static void on_connected(uv_connect_t *c, int status)
 /* One prompt: shared_tokens equal in every request, the rest drawn afresh. */
 static cJSON *make_prompt(struct load *l)
 {
-    static const char *const word[] = { "the", "king", "went", "over", "hill", "and", "saw",
-                                        "a", "river", "old", "tree", "house", "light", "sea" };
+    static const char *const word[] = { "the", "king",  "went", "over", "hill",  "and",   "saw",
+                                        "a",   "river", "old",  "tree", "house", "light", "sea" };
     struct rng shared = { 42 };
     cJSON *ids = cJSON_CreateArray();
     char *text = malloc(8 * (size_t)l->o.prompt_tokens + 1);
@@ -273,12 +272,12 @@ static void make_request(struct stream *s)
     s->request = malloc(cap);
     if (s->request == NULL)
         abort();
-    s->n_request = (size_t)snprintf(
-        s->request, cap,
-        "POST %s HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n"
-        "Connection: close\r\nContent-Length: %zu\r\n\r\n%s",
-        l->o.chat ? "/v1/chat/completions" : "/v1/completions", l->o.host, l->o.port,
-        strlen(body), body);
+    s->n_request =
+        (size_t)snprintf(s->request, cap,
+                         "POST %s HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n"
+                         "Connection: close\r\nContent-Length: %zu\r\n\r\n%s",
+                         l->o.chat ? "/v1/chat/completions" : "/v1/completions", l->o.host,
+                         l->o.port, strlen(body), body);
     free(body);
 }
 
@@ -297,8 +296,8 @@ static void start(struct stream *s)
     s->tcp.data = s;
     s->connect.data = s;
     s->t_start = uv_hrtime();
-    if (uv_tcp_connect(&s->connect, &s->tcp, (const struct sockaddr *)&l->address,
-                       on_connected) != 0) {
+    if (uv_tcp_connect(&s->connect, &s->tcp, (const struct sockaddr *)&l->address, on_connected) !=
+        0) {
         note_fault(s, "connect", "refused at once");
         finish(s);
     }

@@ -8,17 +8,17 @@
 #include <stdint.h>
 
 struct load_options {
-    const char *host;         /* numeric IPv4 address                           */
+    const char *host; /* numeric IPv4 address                           */
     int port;
-    const char *model;        /* "": the field is left out                      */
-    bool chat;                /* /v1/chat/completions instead of /v1/completions */
-    bool text;                /* prompts of words; else of random token ids     */
+    const char *model; /* "": the field is left out                      */
+    bool chat;         /* /v1/chat/completions instead of /v1/completions */
+    bool text;         /* prompts of words; else of random token ids     */
     bool ignore_eos, json;
     uint32_t concurrency, requests, prompt_tokens, max_tokens, vocab, shared_tokens;
-    double cancel_share;      /* part of the requests cut after some tokens     */
+    double cancel_share; /* part of the requests cut after some tokens     */
     double temperature;
     uint64_t seed;
-    uint32_t timeout_s;       /* for the whole run                              */
+    uint32_t timeout_s; /* for the whole run                              */
 };
 
 /* ERR texts go to stderr; false: exit with 2.  Prints help and exits on --help. */

@@ -20,7 +20,8 @@ static double bits_value(unsigned u, int m, int e, int bias)
 double oracle_value(enum attn_dtype d, const void *p, int64_t i)
 {
     switch (d) {
-    case ATTN_F32: return ((const float *)p)[i];
+    case ATTN_F32:
+        return ((const float *)p)[i];
     case ATTN_F16: {
         unsigned u = ((const uint16_t *)p)[i];
         if ((u & 0x7C00) == 0x7C00)
@@ -33,8 +34,10 @@ double oracle_value(enum attn_dtype d, const void *p, int64_t i)
             return u & 0x7F ? NAN : u & 0x8000 ? -INFINITY : INFINITY;
         return bits_value(u, 7, 8, 127);
     }
-    case ATTN_INT8: return ((const int8_t *)p)[i];
-    case ATTN_I32: return ((const int32_t *)p)[i];
+    case ATTN_INT8:
+        return ((const int8_t *)p)[i];
+    case ATTN_I32:
+        return ((const int32_t *)p)[i];
     default: {
         unsigned u = ((const uint8_t *)p)[i];
         return (u & 0x7F) == 0x7F ? NAN : bits_value(u, 3, 4, 7);
@@ -58,11 +61,16 @@ static double rounded(double x, int m, int lowest)
 static double stored(enum attn_dtype d, double x, double scale)
 {
     switch (d) {
-    case ATTN_F32: return (float)x;
-    case ATTN_F16: return rounded(x, 10, -24);
-    case ATTN_BF16: return rounded(x, 7, -133);
-    case ATTN_INT8: return scale * fmin(fmax(rint(x / scale), -128), 127);
-    default: return scale * rounded(fmin(fmax(x / scale, -448), 448), 3, -9);
+    case ATTN_F32:
+        return (float)x;
+    case ATTN_F16:
+        return rounded(x, 10, -24);
+    case ATTN_BF16:
+        return rounded(x, 7, -133);
+    case ATTN_INT8:
+        return scale * fmin(fmax(rint(x / scale), -128), 127);
+    default:
+        return scale * rounded(fmin(fmax(x / scale, -448), 448), 3, -9);
     }
 }
 
@@ -122,8 +130,8 @@ static void prologue(const struct call *c, double *x, int norm, int64_t p)
 
 static int64_t block_of(const struct call *c, int64_t seq, int64_t pos)
 {
-    int64_t i = pos / c->block, b = i < c->cols ? integer(c, ATTN_BLOCK_TABLE, seq * c->cols + i)
-                                                : -1;
+    int64_t i = pos / c->block,
+            b = i < c->cols ? integer(c, ATTN_BLOCK_TABLE, seq * c->cols + i) : -1;
     return b >= 0 && b < c->blocks ? b : -1;
 }
 
@@ -176,8 +184,7 @@ static void store_token(const struct call *c, struct oracle_result *r, int64_t t
             r->k[at + i] = stored(c->in[ATTN_KEY_CACHE].dtype, x[i],
                                   scale_of(c, ATTN_K_SCALE, c->a->k_quant_type, h, i));
         for (int64_t i = 0; r->v != NULL && i < c->d; i++)
-            r->v[at + i] = stored(c->in[ATTN_VALUE_CACHE].dtype,
-                                  row_element(c, 2, t, h * c->d + i),
+            r->v[at + i] = stored(c->in[ATTN_VALUE_CACHE].dtype, row_element(c, 2, t, h * c->d + i),
                                   scale_of(c, ATTN_V_SCALE, c->a->v_quant_type, h, i));
     }
 }

@@ -52,8 +52,8 @@ static void fill_floats(struct rng *r, enum attn_dtype d, void *p, size_t n, dou
         else if (x == 0)
             ((uint16_t *)p)[i] = 0;
         else
-            ((uint16_t *)p)[i] = (uint16_t)((u >> 16 & 0x8000) |
-                                            (((u >> 23 & 0xFF) - 112) << 10) | (u >> 13 & 0x3FF));
+            ((uint16_t *)p)[i] = (uint16_t)((u >> 16 & 0x8000) | (((u >> 23 & 0xFF) - 112) << 10) |
+                                            (u >> 13 & 0x3FF));
     }
 }
 
@@ -64,10 +64,10 @@ static void fill_cache(struct rng *r, enum attn_dtype d, void *p, size_t n)
         return;
     }
     for (size_t i = 0; i < n; i++)
-        ((uint8_t *)p)[i] = (uint8_t)(d == ATTN_INT8 ? rng_below(r, 256)
-                                                     : rng_below(r, 2) << 7 |
-                                                           (5 + rng_below(r, 4)) << 3 |
-                                                           rng_below(r, 8));
+        ((uint8_t *)p)[i] =
+            (uint8_t)(d == ATTN_INT8
+                          ? rng_below(r, 256)
+                          : rng_below(r, 2) << 7 | (5 + rng_below(r, 4)) << 3 | rng_below(r, 8));
 }
 
 static struct attn_tensor random_tensor(struct rng *r, enum attn_dtype d, int32_t rank, int64_t d0,
@@ -331,8 +331,8 @@ static struct attn_tensor own(struct built *out, int slot, struct attn_tensor t,
 {
     if (!attn_present(&t))
         return t;
-    t.data = out->owned[slot] = from != NULL ? copy_bytes(from, built_bytes(&t))
-                                             : new_bytes(built_bytes(&t));
+    t.data = out->owned[slot] =
+        from != NULL ? copy_bytes(from, built_bytes(&t)) : new_bytes(built_bytes(&t));
     return t;
 }
 
@@ -347,16 +347,16 @@ static void build_table(const struct scene *s, const struct layout *l, struct bu
         cols = k > cols ? k : cols;
     }
     cols += (int64_t)(l->seed % 3);
-    out->args.in[ATTN_KEY_CACHE] = attn_view(NULL, s->cache, 4, n, l->block_size, s->kv_heads,
-                                             s->head_size);
+    out->args.in[ATTN_KEY_CACHE] =
+        attn_view(NULL, s->cache, 4, n, l->block_size, s->kv_heads, s->head_size);
     order = new_bytes((size_t)n * sizeof *order);
     for (int32_t i = 0; i < n; i++) {
         int32_t j = (int32_t)rng_below(&r, (uint32_t)i + 1);
         order[i] = order[j];
         order[j] = i;
     }
-    out->args.in[ATTN_BLOCK_TABLE] = own(
-        out, ATTN_BLOCK_TABLE, attn_view(NULL, ATTN_I32, 2, s->n_seqs, cols, 0, 0), NULL);
+    out->args.in[ATTN_BLOCK_TABLE] =
+        own(out, ATTN_BLOCK_TABLE, attn_view(NULL, ATTN_I32, 2, s->n_seqs, cols, 0, 0), NULL);
     table = out->args.in[ATTN_BLOCK_TABLE].data;
     for (int64_t i = 0; i < s->n_seqs * cols; i++)
         table[i] = -1;
@@ -393,8 +393,8 @@ static void build_caches(const struct scene *s, const struct layout *l, struct b
             bool kept = pos < s->past[b] || (s->suppress != NULL && s->suppress[t]);
             if (slot < 0 || !kept)
                 continue;
-            memcpy((char *)k->data + (size_t)slot * s->k_row,
-                   s->k_hist[b] + (size_t)pos * s->k_row, s->k_row);
+            memcpy((char *)k->data + (size_t)slot * s->k_row, s->k_hist[b] + (size_t)pos * s->k_row,
+                   s->k_row);
             if (s->v_row > 0)
                 memcpy((char *)v->data + (size_t)slot * s->v_row,
                        s->v_hist[b] + (size_t)pos * s->v_row, s->v_row);
@@ -411,8 +411,8 @@ static void build_rows(const struct scene *s, struct built *out)
         in[ATTN_QUERY] = own(out, ATTN_QUERY, attn_view(NULL, s->dtype, 2, n, q, 0, 0), s->query);
         in[ATTN_KEY] = own(out, ATTN_KEY, attn_view(NULL, s->dtype, 2, n, kv, 0, 0), s->key);
         if (!s->latent)
-            in[ATTN_VALUE] = own(out, ATTN_VALUE, attn_view(NULL, s->dtype, 2, n, kv, 0, 0),
-                                 s->value);
+            in[ATTN_VALUE] =
+                own(out, ATTN_VALUE, attn_view(NULL, s->dtype, 2, n, kv, 0, 0), s->value);
         return;
     }
     in[ATTN_QUERY] = own(out, ATTN_QUERY, attn_view(NULL, s->dtype, 2, n, q + 2 * kv, 0, 0), NULL);
@@ -428,10 +428,10 @@ static void build_lengths(const struct scene *s, const struct layout *l, struct 
 {
     struct attn_tensor *in = out->args.in;
     int32_t *cu, *past, *slots, most = 0, longest = 0;
-    in[ATTN_CU_SEQLENS] = own(out, ATTN_CU_SEQLENS,
-                              attn_view(NULL, ATTN_I32, 1, s->n_seqs + 1, 0, 0, 0), NULL);
-    in[ATTN_PAST_SEQLENS] = own(out, ATTN_PAST_SEQLENS,
-                                attn_view(NULL, ATTN_I32, 1, s->n_seqs, 0, 0, 0), NULL);
+    in[ATTN_CU_SEQLENS] =
+        own(out, ATTN_CU_SEQLENS, attn_view(NULL, ATTN_I32, 1, s->n_seqs + 1, 0, 0, 0), NULL);
+    in[ATTN_PAST_SEQLENS] =
+        own(out, ATTN_PAST_SEQLENS, attn_view(NULL, ATTN_I32, 1, s->n_seqs, 0, 0, 0), NULL);
     cu = in[ATTN_CU_SEQLENS].data;
     past = in[ATTN_PAST_SEQLENS].data;
     for (int32_t b = 0; b < s->n_seqs; b++) {
@@ -446,8 +446,8 @@ static void build_lengths(const struct scene *s, const struct layout *l, struct 
         in[ATTN_METADATA] = attn_view(out->meta, ATTN_I32, 1, 2, 0, 0, 0);
     if (!l->explicit_slots && s->suppress == NULL)
         return;
-    in[ATTN_SLOT_MAPPING] = own(out, ATTN_SLOT_MAPPING,
-                                attn_view(NULL, ATTN_I32, 1, s->n_tokens, 0, 0, 0), NULL);
+    in[ATTN_SLOT_MAPPING] =
+        own(out, ATTN_SLOT_MAPPING, attn_view(NULL, ATTN_I32, 1, s->n_tokens, 0, 0, 0), NULL);
     slots = in[ATTN_SLOT_MAPPING].data;
     for (int32_t i = 0; i < s->n_tokens; i++)
         slots[i] = -1;
@@ -476,9 +476,9 @@ void scene_build(const struct scene *s, const struct layout *l, struct built *ou
     in[ATTN_V_SCALE] = own(out, ATTN_V_SCALE, s->v_scale, s->v_scale.data);
     in[ATTN_BIAS] = own(out, ATTN_BIAS, s->bias, s->bias.data);
     if (s->positions != NULL)
-        in[ATTN_QUERY_POSITIONS] = own(out, ATTN_QUERY_POSITIONS,
-                                       attn_view(NULL, ATTN_I32, 1, s->n_tokens, 0, 0, 0),
-                                       s->positions);
+        in[ATTN_QUERY_POSITIONS] =
+            own(out, ATTN_QUERY_POSITIONS, attn_view(NULL, ATTN_I32, 1, s->n_tokens, 0, 0, 0),
+                s->positions);
     out->args.out[ATTN_OUT] = own(out, ATTN_INPUTS + ATTN_OUT,
                                   attn_view(NULL, s->dtype, 2, s->n_tokens,
                                             (int64_t)s->attrs.num_heads * s->v_head_size, 0, 0),
@@ -487,10 +487,9 @@ void scene_build(const struct scene *s, const struct layout *l, struct built *ou
     for (int32_t b = 0; b < s->n_seqs; b++)
         longest = kv_len(s, b) > longest ? kv_len(s, b) : longest;
     if (s->attrs.qk_output != 0)
-        out->args.out[ATTN_QK] = own(out, ATTN_INPUTS + ATTN_QK,
-                                     attn_view(NULL, s->qk_dtype, 3, s->attrs.num_heads,
-                                               s->n_tokens, longest + 3, 0),
-                                     NULL);
+        out->args.out[ATTN_QK] = own(
+            out, ATTN_INPUTS + ATTN_QK,
+            attn_view(NULL, s->qk_dtype, 3, s->attrs.num_heads, s->n_tokens, longest + 3, 0), NULL);
 }
 
 void built_free(struct built *b)

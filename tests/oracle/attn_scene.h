@@ -23,9 +23,9 @@ struct scene {
     /* Rows in T: [token][heads][width]; cache rows [seq][position], kv_len each. */
     char *query, *key, *value;
     char *k_hist[SCENE_SEQS], *v_hist[SCENE_SEQS];
-    size_t k_row, v_row;  /* bytes of a cache row over KV heads; v_row 0 without V */
-    bool *suppress;       /* [n_tokens], or NULL: token is not stored */
-    int32_t *positions;   /* [n_tokens], or NULL */
+    size_t k_row, v_row; /* bytes of a cache row over KV heads; v_row 0 without V */
+    bool *suppress;      /* [n_tokens], or NULL: token is not stored */
+    int32_t *positions;  /* [n_tokens], or NULL */
     struct attn_tensor cos_, sin_, sink, q_norm, k_norm, k_scale, v_scale, bias;
     int32_t hole_from, hole_to; /* positions [from, to) of sequence 0 are unmapped,
                                  * multiples of 256; equal: none */
@@ -53,7 +53,7 @@ struct built {
 struct scene_wish {
     enum attn_dtype dtype;
     int32_t max_seqs, max_past, max_new, head_size; /* head_size 0: random */
-    bool plain;    /* no feature at all beyond the shape */
+    bool plain;                                     /* no feature at all beyond the shape */
     bool no_bias, no_qk, no_positions, no_holes, no_suppress, separate, float_cache;
 };
 

@@ -87,8 +87,10 @@ static double step_near(const struct scene *s, double x)
     double scale = 0.0131; /* no scale of a scene is larger */
     int e;
     switch (s->cache) {
-    case ATTN_INT8: return scale;
-    case ATTN_E4M3: return fabs(x) / 8 + scale / 512;
+    case ATTN_INT8:
+        return scale;
+    case ATTN_E4M3:
+        return fabs(x) / 8 + scale / 512;
     default:
         frexp(fabs(x) > 1 ? x : 1, &e);
         return ldexp(1, e - 1 - (s->cache == ATTN_F32 ? 23 : s->cache == ATTN_F16 ? 10 : 7));
@@ -114,8 +116,9 @@ static void assert_caches(const struct scene *s, const struct built *b, const do
 
 static void check_against_oracle(struct attn *a, struct rng *r, uint64_t seed)
 {
-    struct scene_wish wish = { .dtype = any_type(r), .max_seqs = 4, .max_past = 330,
-                               .max_new = 20 };
+    struct scene_wish wish = {
+        .dtype = any_type(r), .max_seqs = 4, .max_past = 330, .max_new = 20
+    };
     struct scene *s = scene_random(r, &wish);
     struct layout l = { 16 << rng_below(r, 4), r->state, 2, rng_below(r, 2), 0, 0 };
     double tol = tolerance(s->dtype);
@@ -130,8 +133,8 @@ static void check_against_oracle(struct attn *a, struct rng *r, uint64_t seed)
         assert_caches(s, &b, after.v, before.v, "value_cache", seed);
     assert_close(&b.args.out[ATTN_OUT], after.out, tol, "output", seed);
     if (after.qk != NULL)
-        assert_close(&b.args.out[ATTN_QK], after.qk,
-                     4 * fmax(tol, tolerance(s->qk_dtype)), "output_qk", seed);
+        assert_close(&b.args.out[ATTN_QK], after.qk, 4 * fmax(tol, tolerance(s->qk_dtype)),
+                     "output_qk", seed);
     oracle_free(&before);
     oracle_free(&after);
     built_free(&b);
@@ -164,8 +167,9 @@ TEST(layout_changes_nothing)
     for (uint32_t i = 0; i < rounds; i++) {
         uint64_t seed = first_seed + 1000 + i;
         struct rng r = { seed };
-        struct scene_wish wish = { .dtype = any_type(&r), .max_seqs = 5, .max_past = 600,
-                                   .max_new = 40 };
+        struct scene_wish wish = {
+            .dtype = any_type(&r), .max_seqs = 5, .max_past = 600, .max_new = 40
+        };
         struct scene *s = scene_random(&r, &wish);
         const struct {
             struct layout l;
@@ -205,8 +209,12 @@ TEST(unmapped_slots_are_never_read)
     for (uint32_t i = 0; i < rounds; i++) {
         uint64_t seed = first_seed + 2000 + i;
         struct rng r = { seed };
-        struct scene_wish wish = { .dtype = any_type(&r), .max_seqs = 4, .max_past = 400,
-                                   .max_new = 10, .no_positions = true, .no_holes = true };
+        struct scene_wish wish = { .dtype = any_type(&r),
+                                   .max_seqs = 4,
+                                   .max_past = 400,
+                                   .max_new = 10,
+                                   .no_positions = true,
+                                   .no_holes = true };
         struct scene *s = scene_random(&r, &wish);
         struct layout l = { 16, 3, 6, true, 0, 0xFF };
         struct built x, y;
@@ -250,8 +258,9 @@ TEST(splitting_a_batch_changes_nothing)
     for (uint32_t i = 0; i < rounds; i++) {
         uint64_t seed = first_seed + 3000 + i;
         struct rng r = { seed };
-        struct scene_wish wish = { .dtype = any_type(&r), .max_seqs = 6, .max_past = 600,
-                                   .max_new = 30, .no_qk = true };
+        struct scene_wish wish = {
+            .dtype = any_type(&r), .max_seqs = 6, .max_past = 600, .max_new = 30, .no_qk = true
+        };
         struct scene *s = scene_random(&r, &wish);
         struct layout l = { 16, seed, 0, false, 0, 0 };
         struct built x, y;
@@ -279,8 +288,12 @@ TEST(chunks_equal_the_whole)
     for (uint32_t i = 0; i < rounds; i++) {
         uint64_t seed = first_seed + 4000 + i;
         struct rng r = { seed };
-        struct scene_wish wish = { .dtype = any_type(&r), .max_seqs = 1, .max_past = 300,
-                                   .max_new = 300, .no_qk = true, .no_positions = true };
+        struct scene_wish wish = { .dtype = any_type(&r),
+                                   .max_seqs = 1,
+                                   .max_past = 300,
+                                   .max_new = 300,
+                                   .no_qk = true,
+                                   .no_positions = true };
         struct scene *s = scene_random(&r, &wish);
         struct layout l = { 16, seed, 0, false, 0, 0 };
         struct built x, y;
@@ -295,10 +308,10 @@ TEST(chunks_equal_the_whole)
             assert_part(&x, from, &y, "chunking", seed);
             scene_absorb(c, &y, 0);
             for (int32_t pos = 0; pos < c->past[0] + c->q_len[0]; pos++) {
-                memcpy(s->k_hist[0] + (size_t)pos * s->k_row,
-                       c->k_hist[0] + (size_t)pos * s->k_row, s->k_row);
-                memcpy(s->v_hist[0] + (size_t)pos * s->v_row,
-                       c->v_hist[0] + (size_t)pos * s->v_row, s->v_row);
+                memcpy(s->k_hist[0] + (size_t)pos * s->k_row, c->k_hist[0] + (size_t)pos * s->k_row,
+                       s->k_row);
+                memcpy(s->v_hist[0] + (size_t)pos * s->v_row, c->v_hist[0] + (size_t)pos * s->v_row,
+                       s->v_row);
             }
             from += c->q_len[0];
             built_free(&y);
@@ -316,8 +329,9 @@ TEST(threads_change_nothing)
     for (uint32_t i = 0; i < rounds / 2; i++) {
         uint64_t seed = first_seed + 5000 + i;
         struct rng r = { seed };
-        struct scene_wish wish = { .dtype = any_type(&r), .max_seqs = 3, .max_past = 3000,
-                                   .max_new = 8 };
+        struct scene_wish wish = {
+            .dtype = any_type(&r), .max_seqs = 3, .max_past = 3000, .max_new = 8
+        };
         struct scene *s = scene_random(&r, &wish);
         struct layout l = { 64, seed, 0, false, (int32_t)rng_below(&r, 3), 0 };
         struct built x, y;
@@ -354,8 +368,9 @@ TEST(too_small_bounds_are_safe)
     a = open_cpu(w);
     for (uint32_t i = 0; i < rounds / 2; i++) {
         struct rng r = { first_seed + 6000 + i };
-        struct scene_wish wish = { .dtype = ATTN_F32, .max_seqs = 2, .max_past = 2000,
-                                   .max_new = 6 };
+        struct scene_wish wish = {
+            .dtype = ATTN_F32, .max_seqs = 2, .max_past = 2000, .max_new = 6
+        };
         struct scene *s = scene_random(&r, &wish);
         struct layout l = { 16, r.state, 0, false, 1, 0 };
         struct built x, y;
@@ -378,12 +393,9 @@ TEST(too_small_bounds_are_safe)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        RUN(agrees_with_the_oracle),
-        RUN(layout_changes_nothing),
-        RUN(unmapped_slots_are_never_read),
-        RUN(splitting_a_batch_changes_nothing),
-        RUN(chunks_equal_the_whole),
-        RUN(threads_change_nothing),
+        RUN(agrees_with_the_oracle),        RUN(layout_changes_nothing),
+        RUN(unmapped_slots_are_never_read), RUN(splitting_a_batch_changes_nothing),
+        RUN(chunks_equal_the_whole),        RUN(threads_change_nothing),
         RUN(too_small_bounds_are_safe),
     };
     if (argc > 1)

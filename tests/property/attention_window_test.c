@@ -92,8 +92,8 @@ static void attend_lane(struct attn *a, const struct step *s, struct lane *l, co
     float scale = s->scale;
     uint16_t sink[HEADS];
     memcpy(sink, s->sink, sizeof sink);
-    args.in[ATTN_QUERY] = attn_view((void *)(uintptr_t)packed, s->dtype, 2, n,
-                                    (HEADS + 2 * KV_HEADS) * WIDTH, 0, 0);
+    args.in[ATTN_QUERY] =
+        attn_view((void *)(uintptr_t)packed, s->dtype, 2, n, (HEADS + 2 * KV_HEADS) * WIDTH, 0, 0);
     args.in[ATTN_KEY_CACHE] = attn_view(l->k, s->cache, 4, l->n_blocks, BLOCK, KV_HEADS, WIDTH);
     args.in[ATTN_VALUE_CACHE] = attn_view(l->v, s->cache, 4, l->n_blocks, BLOCK, KV_HEADS, WIDTH);
     args.in[ATTN_CU_SEQLENS] = attn_view(cu, ATTN_I32, 1, 2, 0, 0, 0);
@@ -102,8 +102,7 @@ static void attend_lane(struct attn *a, const struct step *s, struct lane *l, co
     args.in[ATTN_SLOT_MAPPING] = attn_view(slots, ATTN_I32, 1, n, 0, 0, 0);
     args.in[ATTN_HEAD_SINK] = attn_view(sink, s->dtype, 1, HEADS, 0, 0, 0);
     if (s->attrs.k_quant_type != ATTN_QUANT_NONE)
-        args.in[ATTN_K_SCALE] = args.in[ATTN_V_SCALE] =
-            attn_view(&scale, ATTN_F32, 1, 1, 0, 0, 0);
+        args.in[ATTN_K_SCALE] = args.in[ATTN_V_SCALE] = attn_view(&scale, ATTN_F32, 1, 1, 0, 0, 0);
     args.out[ATTN_OUT] = attn_view(out, s->dtype, 2, n, HEADS * WIDTH, 0, 0);
     run(a, &s->attrs, &args);
 }
@@ -112,8 +111,10 @@ static void ring_run(struct attn *a, uint64_t seed)
 {
     struct rng r = { seed };
     int32_t window = 1 + (int32_t)rng_below(&r, 70), chunk = 1 + (int32_t)rng_below(&r, 40);
-    struct step s = { .attrs = attn_attrs_default(HEADS, KV_HEADS), .dtype = ATTN_BF16,
-                      .cache = ATTN_BF16, .scale = 0.01f };
+    struct step s = { .attrs = attn_attrs_default(HEADS, KV_HEADS),
+                      .dtype = ATTN_BF16,
+                      .cache = ATTN_BF16,
+                      .scale = 0.01f };
     struct lane full, ring;
     uint16_t packed[40 * (HEADS + 2 * KV_HEADS) * WIDTH], out[2][40 * HEADS * WIDTH];
     int32_t slots[40];
@@ -178,8 +179,9 @@ static void fill_model(struct rng *r)
 static void non_absorbed(struct attn *a, int32_t *cu, int32_t *slots, float *cache, float *out)
 {
     static float key[N][H][QK], value[N][H][V];
-    struct attn_dense d = { .num_heads = H, .kv_num_heads = H, .scale = 0.2f,
-                            .local_window_size = -1 };
+    struct attn_dense d = {
+        .num_heads = H, .kv_num_heads = H, .scale = 0.2f, .local_window_size = -1
+    };
     struct err e = { 0 };
     uint64_t bytes;
     void *workspace;

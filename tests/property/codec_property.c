@@ -21,7 +21,7 @@ static size_t random_text(struct rng *r, char *buf, size_t n, bool bytes)
 {
     size_t k = 0;
     while (k + 4 <= n && rng_below(r, 24) != 0) {
-        uint32_t c = rng_below(r, 8) == 0 ? rng_below(r, 0x110000)
+        uint32_t c = rng_below(r, 8) == 0   ? rng_below(r, 0x110000)
                      : rng_below(r, 4) == 0 ? rng_below(r, 0x20)
                                             : rng_below(r, 0x300);
         if (bytes && rng_below(r, 4) == 0)
@@ -214,7 +214,7 @@ TEST(deltas_join_to_the_text)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(escaped_strings_read_back), RUN(numbers_read_back), RUN(integers_read_back),
+        RUN(escaped_strings_read_back), RUN(numbers_read_back),       RUN(integers_read_back),
         RUN(every_cut_is_refused),      RUN(deltas_join_to_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

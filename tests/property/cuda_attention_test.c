@@ -267,8 +267,7 @@ static double distance(const struct attn_world *w, int which, const struct resul
 static bool agree(struct bench *b, const struct attn_world *w, const char *what,
                   const struct result *got, const struct result *want)
 {
-    static const char *const names[RESULTS] = { "output", "key_cache", "value_cache",
-                                                "output_qk" };
+    static const char *const names[RESULTS] = { "output", "key_cache", "value_cache", "output_qk" };
     for (int i = 0; i < RESULTS; i++) {
         double d = distance(w, i, got, want);
         if (d > 1.0001) {
@@ -380,8 +379,14 @@ static void one_world(struct bench *b, uint64_t seed)
         static const char *const what[] = { "bounds tight", "bounds loose", "a second run",
                                             "runs with attn_begin" };
         b->begun = i == 3;
-        run_gpu(b, b->gpu, &w, &w.args, i == 0 ? q + (q == 0) : i == 1 ? 2 * q + 7 : 0,
-                i == 0 ? kv + (kv == 0) : i == 1 ? 2 * kv + 300 : 0, &other, name);
+        run_gpu(b, b->gpu, &w, &w.args,
+                i == 0   ? q + (q == 0)
+                : i == 1 ? 2 * q + 7
+                         : 0,
+                i == 0   ? kv + (kv == 0)
+                : i == 1 ? 2 * kv + 300
+                         : 0,
+                &other, name);
         ok = same_bits(b, &w, what[i], &base, &other);
         result_free(&other);
     }

@@ -46,9 +46,9 @@ enum tensor { QUERY, KEY, VALUE, CU, OUTPUT, LATENT, CACHE, SLOTS, SCALE, TENSOR
 
 static struct attn_tensor *tensor_of(struct attn_dense *d, enum tensor i)
 {
-    struct attn_tensor *const all[TENSORS] = { &d->query, &d->key, &d->value, &d->cu_seqlens,
-                                               &d->output, &d->latent, &d->latent_cache,
-                                               &d->slot_mapping, &d->k_scale };
+    struct attn_tensor *const all[TENSORS] = { &d->query,        &d->key,          &d->value,
+                                               &d->cu_seqlens,   &d->output,       &d->latent,
+                                               &d->latent_cache, &d->slot_mapping, &d->k_scale };
     return all[i];
 }
 
@@ -122,7 +122,8 @@ static void draw_call(struct attn_dense *d, struct rng *r)
     for (int i = 0; i < SEQS; i++)
         cu[i + 1] = cu[i] + draw_length(r);
     n = cu[SEQS] + (rng_below(r, 2) ? 0 : (int32_t)rng_below(r, 10));
-    *d = (struct attn_dense){ .num_heads = kv_heads * group, .kv_num_heads = kv_heads,
+    *d = (struct attn_dense){ .num_heads = kv_heads * group,
+                              .kv_num_heads = kv_heads,
                               .scale = 0.02f + 0.2f * (float)rng_unit(r),
                               .softcap = rng_below(r, 4) ? 0 : 5,
                               .local_window_size = -1 };
@@ -317,8 +318,9 @@ static void time_shape(struct bench *b, int32_t seqs, int32_t length, int repeat
     struct rng r = { 7 };
     struct err e;
     int64_t n = (int64_t)seqs * length;
-    struct attn_dense d = { .num_heads = HEADS, .kv_num_heads = HEADS, .scale = 0.07f,
-                            .local_window_size = -1 };
+    struct attn_dense d = {
+        .num_heads = HEADS, .kv_num_heads = HEADS, .scale = 0.07f, .local_window_size = -1
+    };
     uint64_t bytes;
     void *workspace, *from, *to;
     make(&d.query, ATTN_BF16, 2, n, HEADS * K, 0, 0);

@@ -23,7 +23,7 @@
 enum { SKIPPED = 77, MOST = 33, ALONE = 16, SAMPLE = 96, SPARE = 24 };
 
 struct shape {
-    uint32_t n, k; /* outputs (of gate and up together), inputs */
+    uint32_t n, k;         /* outputs (of gate and up together), inputs */
     bool glu, bias, large; /* large: compared in places, with some row counts */
 };
 
@@ -100,9 +100,13 @@ static void make_matrix(struct world *w, struct problem *p)
     struct op_matrix_desc d = { .n_cols = s->k, .n_pieces = s->glu ? 2 : 1, .glu = s->glu };
     for (uint32_t i = 0; i < d.n_pieces; i++)
         d.piece[i] = (struct op_piece){ .data = (unsigned char *)(p->w + (size_t)i * half * s->k),
-                                        .dtype = ST_BF16, .row_stride = s->k, .col_stride = 1,
-                                        .n_rows = half, .bias = s->bias ? &bias : NULL,
-                                        .bias_at = i * half, .bias_stride = 1 };
+                                        .dtype = ST_BF16,
+                                        .row_stride = s->k,
+                                        .col_stride = 1,
+                                        .n_rows = half,
+                                        .bias = s->bias ? &bias : NULL,
+                                        .bias_at = i * half,
+                                        .bias_stride = 1 };
     check(w->ops.matrix_create(w->ops.self, &d, &p->m, &e), &e, "matrix");
 }
 
@@ -147,8 +151,9 @@ struct call {
 
 static struct call call_of(const struct shape *s, enum op_out out, uint32_t n)
 {
-    struct call c = { .out = out, .n = n, .channels = s->glu ? s->n / 2 : s->n,
-                      .act = (enum act_kind)(n % 4) };
+    struct call c = {
+        .out = out, .n = n, .channels = s->glu ? s->n / 2 : s->n, .act = (enum act_kind)(n % 4)
+    };
     c.ld = c.channels + SPARE;
     c.size = out == OP_OUT_T || out == OP_OUT_GLU ? 2 : 4;
     return c;
@@ -166,9 +171,14 @@ static void run(struct world *w, const struct problem *p, const struct call *c, 
         for (size_t i = 0; i < n; i++)
             ((float *)host)[i] = before(i % c->ld + first * 3ul + i / c->ld * 3ul);
     check(w->ops.upload(w->ops.self, to, host, bytes, &e), &e, "upload");
-    struct op_linear l = { .w = p->m, .in = (uint16_t *)w->in + (size_t)first * w->widest,
-                           .in_ld = w->widest, .to = to, .to_ld = c->ld, .out = c->out,
-                           .act = c->act, .limit = 0.4f };
+    struct op_linear l = { .w = p->m,
+                           .in = (uint16_t *)w->in + (size_t)first * w->widest,
+                           .in_ld = w->widest,
+                           .to = to,
+                           .to_ld = c->ld,
+                           .out = c->out,
+                           .act = c->act,
+                           .limit = 0.4f };
     w->ops.linear(w->ops.self, &l, c->n);
     check(w->ops.download(w->ops.self, host, to, bytes, &e), &e, "product");
 }
@@ -275,8 +285,8 @@ static void run_problem(struct world *w, const struct problem *p)
 /* ---- chained ---- */
 
 /* up (gated), down and up again, queued at once or one at a time. */
-static void chain(struct world *w, const struct problem *up, const struct problem *down,
-                  uint32_t n, bool each)
+static void chain(struct world *w, const struct problem *up, const struct problem *down, uint32_t n,
+                  bool each)
 {
     uint32_t mid = up->s.n / 2, wide = down->s.n;
     char *at = w->out;
@@ -286,14 +296,18 @@ static void chain(struct world *w, const struct problem *up, const struct proble
         size_t bytes = (size_t)n * (gated ? mid : wide) * 2;
         const void *in = i == 0 ? w->in : at;
         char *to = i == 0 ? at : at + (size_t)n * (gated ? wide : mid) * 2 / 256 * 256 + 256;
-        struct op_linear l = { .w = gated ? up->m : down->m, .in = in,
-                               .in_ld = i == 0 ? w->widest : gated ? wide : mid, .to = to,
-                               .to_ld = gated ? mid : wide, .act = ACT_SILU,
+        struct op_linear l = { .w = gated ? up->m : down->m,
+                               .in = in,
+                               .in_ld = i == 0  ? w->widest
+                                        : gated ? wide
+                                                : mid,
+                               .to = to,
+                               .to_ld = gated ? mid : wide,
+                               .act = ACT_SILU,
                                .out = gated ? OP_OUT_GLU : OP_OUT_T };
         w->ops.linear(w->ops.self, &l, n);
         if (each || i == 5)
-            check(w->ops.download(w->ops.self, each ? w->one : w->got, to, bytes, &e), &e,
-                  "chain");
+            check(w->ops.download(w->ops.self, each ? w->one : w->got, to, bytes, &e), &e, "chain");
         at = to;
     }
 }
@@ -323,8 +337,13 @@ static void run_chains(struct world *w)
 static void make_world(struct world *w)
 {
     struct moe_config none = { 0 };
-    struct ops_limits lim = { .max_tokens = MOST, .max_rows = MOST, .max_outputs = 1,
-                              .n_groups = 1, .table_cols = 1, .vocab = 16, .hidden = 16,
+    struct ops_limits lim = { .max_tokens = MOST,
+                              .max_rows = MOST,
+                              .max_outputs = 1,
+                              .n_groups = 1,
+                              .table_cols = 1,
+                              .vocab = 16,
+                              .hidden = 16,
                               .moe = &none };
     struct err e;
     for (int i = 0; i < SHAPES; i++) {

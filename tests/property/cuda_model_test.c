@@ -39,10 +39,15 @@ static void check(enum err_code rc, const struct err *e, const char *what)
 
 static struct driver *open_driver(const char *dir, bool eager)
 {
-    struct driver_options o = { .path = dir, .dtype = MODEL_BFLOAT16,
-                                .device = MODEL_DEVICE_CUDA, .max_model_len = LENGTH,
-                                .max_tokens = 512, .max_rows = ROWS, .max_outputs = 2 * ROWS,
-                                .n_blocks = ROWS * (LENGTH / 16) * 4, .eager = eager };
+    struct driver_options o = { .path = dir,
+                                .dtype = MODEL_BFLOAT16,
+                                .device = MODEL_DEVICE_CUDA,
+                                .max_model_len = LENGTH,
+                                .max_tokens = 512,
+                                .max_rows = ROWS,
+                                .max_outputs = 2 * ROWS,
+                                .n_blocks = ROWS * (LENGTH / 16) * 4,
+                                .eager = eager };
     return driver_open_or_exit(&o);
 }
 
@@ -72,18 +77,24 @@ static void draw_params(struct drawn *p, struct rng *r, uint32_t vocab)
     static const int32_t top_k[] = { 0, 1, 2, 40, 1000, 100000 }, top[] = { -1, -1, 0, 1, 7, 20 };
     struct sample_params *q = &p->params;
     *q = (struct sample_params){
-        .temperature = temperature[rng_below(r, 5)], .top_p = top_p[rng_below(r, 4)],
-        .min_p = min_p[rng_below(r, 4)], .top_k = top_k[rng_below(r, 6)],
+        .temperature = temperature[rng_below(r, 5)],
+        .top_p = top_p[rng_below(r, 4)],
+        .min_p = min_p[rng_below(r, 4)],
+        .top_k = top_k[rng_below(r, 6)],
         .repetition_penalty = repetition[rng_below(r, 4)],
         .presence_penalty = presence[rng_below(r, 4)],
-        .frequency_penalty = frequency[rng_below(r, 4)], .n_logprobs = top[rng_below(r, 6)],
-        .min_tokens = (uint32_t)rng_below(r, 30), .n_stop_ids = (uint32_t)rng_below(r, LISTS),
-        .n_bias = (uint32_t)rng_below(r, LISTS), .stop_ids = p->stop, .bias = p->bias,
+        .frequency_penalty = frequency[rng_below(r, 4)],
+        .n_logprobs = top[rng_below(r, 6)],
+        .min_tokens = (uint32_t)rng_below(r, 30),
+        .n_stop_ids = (uint32_t)rng_below(r, LISTS),
+        .n_bias = (uint32_t)rng_below(r, LISTS),
+        .stop_ids = p->stop,
+        .bias = p->bias,
     };
     for (int i = 0; i < LISTS; i++) {
         p->stop[i] = (int32_t)rng_below(r, vocab);
-        p->bias[i] = (struct logit_bias){ (int32_t)rng_below(r, vocab),
-                                          (float)(rng_unit(r) * 20 - 10) };
+        p->bias[i] =
+            (struct logit_bias){ (int32_t)rng_below(r, vocab), (float)(rng_unit(r) * 20 - 10) };
     }
 }
 
@@ -121,8 +132,10 @@ static void run_sampling(struct driver *d, struct rng *r, uint32_t steps, uint32
             if (driver_length(d, i) + 1 >= LENGTH)
                 start_row(d, r, i, vocab);
             draw_params(&drawn[i], r, vocab);
-            row[i] = (struct driver_row){ .seq = i, .n = driver_pending(d, i),
-                                          .params = &drawn[i].params, .seed = rng_next(r),
+            row[i] = (struct driver_row){ .seq = i,
+                                          .n = driver_pending(d, i),
+                                          .params = &drawn[i].params,
+                                          .seed = rng_next(r),
                                           .n_prompt = 1 + driver_length(d, i) / 2 };
         }
         check(driver_step(d, row, n, &got, &n_out, &e), &e, "step");
@@ -152,8 +165,7 @@ static uint32_t draw_rows(struct driver *d, struct rng *r, struct driver_row row
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = i + (uint32_t)rng_below(r, ROWS - i), s = order[j];
         order[j] = order[i];
-        if (driver_length(d, s) == 0 || driver_length(d, s) + 1 >= LENGTH ||
-            rng_below(r, 200) == 0)
+        if (driver_length(d, s) == 0 || driver_length(d, s) + 1 >= LENGTH || rng_below(r, 200) == 0)
             start_row(d, r, s, vocab);
         row[i] = (struct driver_row){ .seq = s, .n = driver_pending(d, s) };
     }

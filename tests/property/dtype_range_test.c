@@ -134,9 +134,9 @@ static void write_shard(const struct weights *w, const char *dir, bool wide, con
                               wide ? "F32" : "BF16", t->rows);
         if (t->cols)
             n += (size_t)snprintf(header + n, sizeof header - n, ",%u", t->cols);
-        n += (size_t)snprintf(header + n, sizeof header - n, "],\"data_offsets\":[%llu,%llu]}",
-                              (unsigned long long)at,
-                              (unsigned long long)(at + n_values(t) * size));
+        n +=
+            (size_t)snprintf(header + n, sizeof header - n, "],\"data_offsets\":[%llu,%llu]}",
+                             (unsigned long long)at, (unsigned long long)(at + n_values(t) * size));
         at += n_values(t) * size;
     }
     n += (size_t)snprintf(header + n, sizeof header - n, "}");
@@ -229,8 +229,12 @@ static double reference(struct weights *w, int32_t token, double logits[VOCAB])
 
 static struct driver_options options(const char *dir, enum model_dtype dtype)
 {
-    return (struct driver_options){ .path = dir, .dtype = dtype, .max_model_len = LENGTH,
-                                    .max_tokens = LENGTH, .max_rows = 2, .max_outputs = LENGTH,
+    return (struct driver_options){ .path = dir,
+                                    .dtype = dtype,
+                                    .max_model_len = LENGTH,
+                                    .max_tokens = LENGTH,
+                                    .max_rows = 2,
+                                    .max_outputs = LENGTH,
                                     .n_threads = 1 };
 }
 
@@ -303,19 +307,30 @@ static uint64_t no_clock(void *ctx)
 static struct outcome serve(const char *dir, enum model_dtype dtype)
 {
     static const int32_t prompt[] = { 5, 6, 7 };
-    struct sample_params params = { .temperature = 1, .top_p = 0.9f, .repetition_penalty = 1,
-                                    .n_logprobs = 3 };
-    struct sched_request r = { .id = 1, .prompt = prompt, .n_prompt = 3, .max_tokens = 8, .n = 1,
-                               .params = &params };
-    struct model_options mo = { .path = dir, .dtype = dtype, .device = MODEL_DEVICE_CPU,
-                                .block_tokens = 16, .max_model_len = LENGTH, .n_threads = 1 };
-    struct model_limits lim = { .n_blocks = 16, .max_tokens = LENGTH, .max_rows = 2,
-                                .max_outputs = 2 };
-    struct kvpool_config pc = { .n_blocks = 16, .max_seqs = 2, .max_seq_tokens = LENGTH,
-                                .max_chunk = LENGTH };
-    struct sched_config sc = { .max_num_seqs = 2, .max_num_batched_tokens = LENGTH,
-                               .max_model_len = LENGTH, .max_queued = 2,
-                               .max_partial_prefills = 1, .max_outputs = 2 };
+    struct sample_params params = {
+        .temperature = 1, .top_p = 0.9f, .repetition_penalty = 1, .n_logprobs = 3
+    };
+    struct sched_request r = {
+        .id = 1, .prompt = prompt, .n_prompt = 3, .max_tokens = 8, .n = 1, .params = &params
+    };
+    struct model_options mo = { .path = dir,
+                                .dtype = dtype,
+                                .device = MODEL_DEVICE_CPU,
+                                .block_tokens = 16,
+                                .max_model_len = LENGTH,
+                                .n_threads = 1 };
+    struct model_limits lim = {
+        .n_blocks = 16, .max_tokens = LENGTH, .max_rows = 2, .max_outputs = 2
+    };
+    struct kvpool_config pc = {
+        .n_blocks = 16, .max_seqs = 2, .max_seq_tokens = LENGTH, .max_chunk = LENGTH
+    };
+    struct sched_config sc = { .max_num_seqs = 2,
+                               .max_num_batched_tokens = LENGTH,
+                               .max_model_len = LENGTH,
+                               .max_queued = 2,
+                               .max_partial_prefills = 1,
+                               .max_outputs = 2 };
     struct outcome o = { 0 };
     struct sched_sink sink = { &o, on_event };
     const struct step_plan *plan;

@@ -40,10 +40,10 @@ struct model_seq {
     uint64_t generation;
     struct kvpool_key key;
     int32_t text[TEXT];
-    uint64_t expect[TEXT]; /* of group 0 */
+    uint64_t expect[TEXT];                  /* of group 0 */
     uint32_t known, len, reserved, pending; /* pending: reserved, not yet launched */
-    uint32_t told;  /* tokens the pool knows: a fork's text agrees that far       */
-    bool copying;   /* the part-filled block waits for its copy: not readable yet */
+    uint32_t told; /* tokens the pool knows: a fork's text agrees that far       */
+    bool copying;  /* the part-filled block waits for its copy: not readable yet */
 };
 
 struct model_pin {
@@ -292,7 +292,8 @@ static void record(struct step *s, struct model_seq *m)
     uint32_t from = m->len + m->reserved - m->pending, to = from + m->pending;
     for (uint32_t g = 0; g < w.lay.n_groups; g++) {
         for (uint32_t pos = from; pos < to; pos++)
-            s->write[s->n_writes++] = (struct access){ slot_of(m->id, g, pos), value_of(m, g, pos) };
+            s->write[s->n_writes++] =
+                (struct access){ slot_of(m->id, g, pos), value_of(m, g, pos) };
         for (uint32_t pos = first_visible(g, from); pos < to; pos++)
             s->read[s->n_reads++] = (struct access){ slot_of(m->id, g, pos), value_of(m, g, pos) };
     }
@@ -312,7 +313,8 @@ static void op_reserve(void)
         return;
     uint32_t most = room < w.cfg.max_chunk ? room : w.cfg.max_chunk;
     uint32_t left = m->known > m->len + m->reserved ? m->known - m->len - m->reserved : 0;
-    n = left > 1 ? 1 + rng_below(&w.r, left) : 1 + (rng_below(&w.r, 6) == 0 ? rng_below(&w.r, 20) : 0);
+    n = left > 1 ? 1 + rng_below(&w.r, left)
+                 : 1 + (rng_below(&w.r, 6) == 0 ? rng_below(&w.r, 20) : 0);
     n = n < most ? n : most;
     uint32_t was = m->known;
     learn(m, m->len + m->reserved + n);
@@ -553,8 +555,8 @@ static void end_world(void)
 
 int main(int argc, char **argv)
 {
-    static void (*const ops[])(void) = { op_open,    op_open,   op_reserve, op_reserve, op_reserve,
-                                         op_reserve, op_launch, op_launch,  op_finish,  op_finish,
+    static void (*const ops[])(void) = { op_open,    op_open,   op_reserve, op_reserve,  op_reserve,
+                                         op_reserve, op_launch, op_launch,  op_finish,   op_finish,
                                          op_fork,    op_close,  op_close,   op_rollback, op_abort,
                                          op_reset,   op_pin };
     uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000;
@@ -568,12 +570,12 @@ int main(int argc, char **argv)
         }
         end_world();
     }
-    printf("%llu operations: %llu hits, %llu copies, %llu forks, %llu refusals, %llu aborted steps, "
-           "%llu closes in flight, %llu pins\n",
-           (unsigned long long)n, (unsigned long long)n_hits, (unsigned long long)n_copied,
-           (unsigned long long)n_forks, (unsigned long long)n_refused,
-           (unsigned long long)n_aborts, (unsigned long long)n_in_flight_closes,
-           (unsigned long long)n_pins);
+    printf(
+        "%llu operations: %llu hits, %llu copies, %llu forks, %llu refusals, %llu aborted steps, "
+        "%llu closes in flight, %llu pins\n",
+        (unsigned long long)n, (unsigned long long)n_hits, (unsigned long long)n_copied,
+        (unsigned long long)n_forks, (unsigned long long)n_refused, (unsigned long long)n_aborts,
+        (unsigned long long)n_in_flight_closes, (unsigned long long)n_pins);
     /* The operations of the default length must have met what they are for. */
     REQUIRE(n < 100000 ||
             (n_hits > 100 && n_copied > 100 && n_refused > 100 && n_aborts > 10 && n_forks > 100));

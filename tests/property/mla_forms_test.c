@@ -39,11 +39,15 @@ static void check(enum err_code rc, const struct err *e, const char *what)
 
 static struct driver *open_driver(const char *dir, bool cuda, uint32_t expand_from)
 {
-    struct driver_options o = { .path = dir, .dtype = cuda ? MODEL_BFLOAT16 : MODEL_FLOAT32,
+    struct driver_options o = { .path = dir,
+                                .dtype = cuda ? MODEL_BFLOAT16 : MODEL_FLOAT32,
                                 .device = cuda ? MODEL_DEVICE_CUDA : MODEL_DEVICE_CPU,
-                                .max_model_len = LENGTH, .max_tokens = ROWS * LENGTH,
-                                .max_rows = ROWS, .max_outputs = ROWS * LENGTH,
-                                .n_blocks = 4 * ROWS * LENGTH / 16, .expand_from = expand_from };
+                                .max_model_len = LENGTH,
+                                .max_tokens = ROWS * LENGTH,
+                                .max_rows = ROWS,
+                                .max_outputs = ROWS * LENGTH,
+                                .n_blocks = 4 * ROWS * LENGTH / 16,
+                                .expand_from = expand_from };
     return driver_open_or_exit(&o);
 }
 
@@ -68,8 +72,8 @@ static void reset(struct pair *p, uint32_t s)
  * not reset as long as they are shared. */
 static void begin(struct pair *p, struct rng *r, uint32_t s)
 {
-    uint32_t from = s ^ 1u, done = driver_length(p->absorbed, from) -
-                                   driver_pending(p->absorbed, from);
+    uint32_t from = s ^ 1u,
+             done = driver_length(p->absorbed, from) - driver_pending(p->absorbed, from);
     reset(p, s);
     if (s % 2 == 1 && done >= 16 && rng_below(r, 2) == 0) {
         uint32_t blocks = 1 + (uint32_t)rng_below(r, done / 16);

@@ -61,8 +61,8 @@ static void on_event(void *ctx, const struct sched_event *ev)
 {
     struct world *w = ctx;
     if (ev->kind == SCHED_TOKEN && w->n < TOKENS) {
-        w->margin[w->n] = ev->out->n_top > 1 ? ev->out->top_logprob[0] - ev->out->top_logprob[1]
-                                             : 0;
+        w->margin[w->n] =
+            ev->out->n_top > 1 ? ev->out->top_logprob[0] - ev->out->top_logprob[1] : 0;
         w->token[w->n++] = ev->out->token;
         w->n_cached = ev->n_cached;
     }
@@ -73,18 +73,31 @@ static void open_world(struct world *w, const char *dir, const struct way *y)
 {
     struct err e;
     memset(w, 0, sizeof *w);
-    struct model_options mo = { .path = dir, .dtype = MODEL_FLOAT32, .device = MODEL_DEVICE_CPU,
-                                .block_tokens = 16, .max_model_len = LENGTH, .n_threads = 1 };
+    struct model_options mo = { .path = dir,
+                                .dtype = MODEL_FLOAT32,
+                                .device = MODEL_DEVICE_CPU,
+                                .block_tokens = 16,
+                                .max_model_len = LENGTH,
+                                .n_threads = 1 };
     check(model_open(&w->model, &mo, &e), &e, dir);
     const struct kv_layout *lay = &model_describe(w->model)->layout;
     uint32_t blocks = SEQS * LENGTH / 16 * lay->n_groups;
-    struct model_limits lim = { .n_blocks = blocks, .max_tokens = y->budget, .max_rows = SEQS,
-                                .max_outputs = SEQS, .expand_from = y->expand_from };
-    struct kvpool_config pc = { .n_blocks = blocks, .max_seqs = SEQS, .max_seq_tokens = LENGTH,
-                                .max_chunk = y->budget, .prefix_caching = y->caching };
-    struct sched_config sc = { .max_num_seqs = SEQS, .max_num_batched_tokens = y->budget,
-                               .max_model_len = LENGTH, .max_queued = 2,
-                               .max_partial_prefills = 1, .max_outputs = SEQS };
+    struct model_limits lim = { .n_blocks = blocks,
+                                .max_tokens = y->budget,
+                                .max_rows = SEQS,
+                                .max_outputs = SEQS,
+                                .expand_from = y->expand_from };
+    struct kvpool_config pc = { .n_blocks = blocks,
+                                .max_seqs = SEQS,
+                                .max_seq_tokens = LENGTH,
+                                .max_chunk = y->budget,
+                                .prefix_caching = y->caching };
+    struct sched_config sc = { .max_num_seqs = SEQS,
+                               .max_num_batched_tokens = y->budget,
+                               .max_model_len = LENGTH,
+                               .max_queued = 2,
+                               .max_partial_prefills = 1,
+                               .max_outputs = SEQS };
     struct sched_sink sink = { .ctx = w, .event = on_event };
     check(model_start(w->model, &lim, &e), &e, dir);
     check(kvpool_create(&w->pool, lay, &pc, &e), &e, "pool");
@@ -102,8 +115,12 @@ static void close_world(struct world *w)
 /* max tokens after the prompt, into w->token. */
 static void request(struct world *w, const int32_t *prompt, uint32_t n_prompt, uint32_t max)
 {
-    struct sched_request r = { .id = ++w->last, .prompt = prompt, .n_prompt = n_prompt,
-                               .max_tokens = max, .n = 1, .params = &w->params };
+    struct sched_request r = { .id = ++w->last,
+                               .prompt = prompt,
+                               .n_prompt = n_prompt,
+                               .max_tokens = max,
+                               .n = 1,
+                               .params = &w->params };
     const struct step_plan *plan;
     struct err e;
     w->n = 0;

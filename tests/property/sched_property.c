@@ -189,12 +189,13 @@ TEST(random_lives)
            "(at most %llu of one), %llu cancels, %llu aborts, %llu errors, %llu cached, "
            "%llu steps overlapped\n",
            (unsigned long long)n_rounds, (unsigned long long)t.requests,
-           (unsigned long long)t.refused, (unsigned long long)t.tokens,
-           (unsigned long long)t.steps, (unsigned long long)t.preemptions,
-           (unsigned long long)t.most_preempted, (unsigned long long)t.cancelled,
-           (unsigned long long)t.aborted, (unsigned long long)t.errors,
-           (unsigned long long)t.n_cached, (unsigned long long)t.overlapped);
-    assert_true(t.overlapped > 0 && t.preemptions > 0 && t.aborted > 0 && t.errors > 0 && t.n_cached > 0);
+           (unsigned long long)t.refused, (unsigned long long)t.tokens, (unsigned long long)t.steps,
+           (unsigned long long)t.preemptions, (unsigned long long)t.most_preempted,
+           (unsigned long long)t.cancelled, (unsigned long long)t.aborted,
+           (unsigned long long)t.errors, (unsigned long long)t.n_cached,
+           (unsigned long long)t.overlapped);
+    assert_true(t.overlapped > 0 && t.preemptions > 0 && t.aborted > 0 && t.errors > 0 &&
+                t.n_cached > 0);
 }
 
 /* Rows that all grow to the size of the pool and start whenever their prompt

@@ -250,13 +250,11 @@ enum err_code world_submit_simple(struct world *w, req_id id, uint64_t seed, uin
         prompt[i] = world_prompt_token(seed, i);
     struct sample_params p = { .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1 };
     struct err e;
-    enum err_code rc = world_submit(w,
-                                    &(struct sched_request){ .id = id,
-                                                             .prompt = prompt,
-                                                             .n_prompt = n_prompt,
-                                                             .max_tokens = max_tokens,
-                                                             .n = 1 },
-                                    &p, &e);
+    enum err_code rc = world_submit(
+        w,
+        &(struct sched_request){
+            .id = id, .prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens, .n = 1 },
+        &p, &e);
     free(prompt);
     return rc;
 }
@@ -264,7 +262,8 @@ enum err_code world_submit_simple(struct world *w, req_id id, uint64_t seed, uin
 enum err_code world_submit_like(struct world *w, struct sched_request r, uint64_t seed,
                                 const struct sample_params *p, struct err *e)
 {
-    static const struct sample_params greedy = { .top_p = 1, .repetition_penalty = 1,
+    static const struct sample_params greedy = { .top_p = 1,
+                                                 .repetition_penalty = 1,
                                                  .n_logprobs = -1 };
     int32_t prompt[4096];
     assert_true(r.n_prompt <= 4096);

@@ -50,11 +50,11 @@ struct world_flight {
 };
 
 struct world_config {
-    uint32_t n_blocks, block_tokens; /* block_tokens 0: 16 */
+    uint32_t n_blocks, block_tokens;     /* block_tokens 0: 16 */
     uint32_t n_full, n_windowed, window; /* layers; 0, 0: one full layer */
-    uint32_t max_seqs;               /* pool sequences; 0: max_num_seqs */
+    uint32_t max_seqs;                   /* pool sequences; 0: max_num_seqs */
     bool no_prefix_caching;
-    struct sched_config sched;       /* zero fields get defaults */
+    struct sched_config sched; /* zero fields get defaults */
 };
 
 struct world {
@@ -74,11 +74,11 @@ struct world {
     struct world_flight flight[2];     /* oldest first */
     uint32_t n_flight;
     bool overlap;
-    uint64_t after_abort; /* a step planned behind one that was aborted */
-    struct sampled *last; /* results of step last_step */
-    uint64_t last_step; /* from 1 */
-    bool may_fail;  /* requests may end in errors */
-    bool may_break; /* the ledger may be found broken */
+    uint64_t after_abort;       /* a step planned behind one that was aborted */
+    struct sampled *last;       /* results of step last_step */
+    uint64_t last_step;         /* from 1 */
+    bool may_fail;              /* requests may end in errors */
+    bool may_break;             /* the ledger may be found broken */
     void (*guard)(bool inside); /* called around the scheduler's calls; or NULL */
 };
 

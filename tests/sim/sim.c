@@ -171,11 +171,9 @@ static void send_turn(struct sim *m, struct session *s)
     }
     uint32_t slot = m->slot_free[m->n_slot_free - 1];
     s->id = m->generation++ << SLOT_BITS | slot;
-    s->params = (struct sample_params){ .top_p = 1,
-                                        .repetition_penalty = 1,
-                                        .n_logprobs = -1,
-                                        .n_stop_ids = 1,
-                                        .stop_ids = &eos };
+    s->params = (struct sample_params){
+        .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_stop_ids = 1, .stop_ids = &eos
+    };
     struct sched_request q = { .id = s->id,
                                .prompt = s->text,
                                .n_prompt = s->n_prompt,
@@ -330,13 +328,13 @@ static void report(const struct sim *m, const struct options *o, double wall_s)
                       : 0;
     double again = computed > 0 ? 100.0 * (double)ss.tokens_recomputed / computed : 0;
     if (o->table) {
-        printf("| %s | %s%s | %.0f | %.1f | %llu | %.2f | %.0f / %.0f | %.0f | %.1f / %.1f | %.3f | "
-               "%.0f |\n",
-               o->trace, o->policy, o->itl_us != 0 ? ", ITL target" : "",
-               (double)ss.tokens_output / virt_s, hits,
-               (unsigned long long)ss.preemptions, again, tally_ms(&m->ttft, 0.5),
-               tally_ms(&m->ttft, 0.99), tally_ms(&m->ttft_light, 0.99), tally_ms(&m->itl, 0.5),
-               tally_ms(&m->itl, 0.99), jain, 100 * m->use_sum / n);
+        printf(
+            "| %s | %s%s | %.0f | %.1f | %llu | %.2f | %.0f / %.0f | %.0f | %.1f / %.1f | %.3f | "
+            "%.0f |\n",
+            o->trace, o->policy, o->itl_us != 0 ? ", ITL target" : "",
+            (double)ss.tokens_output / virt_s, hits, (unsigned long long)ss.preemptions, again,
+            tally_ms(&m->ttft, 0.5), tally_ms(&m->ttft, 0.99), tally_ms(&m->ttft_light, 0.99),
+            tally_ms(&m->itl, 0.5), tally_ms(&m->itl, 0.99), jain, 100 * m->use_sum / n);
         return;
     }
     printf("trace %s, policy %s, layout %s, %llu blocks, %llu rows, %llu tokens a step\n", o->trace,
@@ -365,8 +363,9 @@ static void report(const struct sim *m, const struct options *o, double wall_s)
                    (unsigned long long)m->ttft_kind[k].n);
     printf("ITL           p50 %.1f  p90 %.1f  p99 %.1f ms\n", tally_ms(&m->itl, 0.5),
            tally_ms(&m->itl, 0.9), tally_ms(&m->itl, 0.99));
-    printf("fairness      Jain %.3f over %llu windows of 10 s with two or more backlogged tenants\n",
-           jain, (unsigned long long)m->fair.n_windows);
+    printf(
+        "fairness      Jain %.3f over %llu windows of 10 s with two or more backlogged tenants\n",
+        jain, (unsigned long long)m->fair.n_windows);
     printf("pool          %.1f %% held, %.1f %% of held slots unused; ledger exact\n",
            100 * m->use_sum / n, 100 * m->waste_sum / n);
     printf("host          %.1f s of CPU, %.3f us a token row, %.1f us a step\n", wall_s,
@@ -381,8 +380,8 @@ static void open_pool(struct sim *m, const struct options *o, const struct sched
     struct err e;
     for (uint32_t i = 0; i < 32; i++) {
         bool window = strcmp(o->layout, "mixed") == 0 && i % 6 != 5;
-        layer[i] = (struct kv_layer_desc){ window ? KV_WINDOW : KV_FULL, window ? 1024 : 0, 8, 128,
-                                           128 };
+        layer[i] =
+            (struct kv_layer_desc){ window ? KV_WINDOW : KV_FULL, window ? 1024 : 0, 8, 128, 128 };
     }
     if (kv_layout_init(&m->lay, layer, 32, 16, KV_BF16, KV_BF16, &e) != ERR_OK)
         fail(e.message);
@@ -501,7 +500,8 @@ static const struct flag {
     { "--trace", FLAG_TEXT, offsetof(struct options, trace), "chat rag agent long mix burst" },
     { "--policy", FLAG_TEXT, offsetof(struct options, policy), "quire vllm fcfs" },
     { "--layout", FLAG_TEXT, offsetof(struct options, layout), "full, or mixed: 5 of 6 windowed" },
-    { "--rate", FLAG_REAL, offsetof(struct options, rate), "new sessions a second; 0: the trace's" },
+    { "--rate", FLAG_REAL, offsetof(struct options, rate),
+      "new sessions a second; 0: the trace's" },
     { "--burst", FLAG_REAL, offsetof(struct options, burst), "rate factor in 8 s of each minute" },
     { "--tenants", FLAG_COUNT, offsetof(struct options, tenants), "API keys" },
     { "--zipf", FLAG_REAL, offsetof(struct options, zipf), "how unequal they are" },

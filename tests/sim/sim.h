@@ -23,7 +23,7 @@ struct trace_config {
     double burst;              /* rate is multiplied by it ... */
     double burst_every_s, burst_for_s;
     uint32_t n_tenants;
-    double zipf;               /* exponent of the tenants' popularity */
+    double zipf; /* exponent of the tenants' popularity */
     uint32_t max_model_len;
 };
 
@@ -37,8 +37,8 @@ struct session {
     uint32_t heard;
     uint64_t arrived_us, last_us;
     req_id id;
-    uint64_t salt;  /* makes its tokens its own */
-    struct rng rng; /* its own: what it says does not depend on the policy */
+    uint64_t salt;               /* makes its tokens its own */
+    struct rng rng;              /* its own: what it says does not depend on the policy */
     struct sample_params params; /* tells the model whose row it is */
 };
 
@@ -71,8 +71,7 @@ struct gpu {
 
 /* An 8-billion-parameter model in bf16 on one large GPU. */
 extern const struct gpu gpu_8b;
-uint64_t gpu_step_us(const struct gpu *g, const struct kv_layout *lay,
-                     const struct step_plan *p);
+uint64_t gpu_step_us(const struct gpu *g, const struct kv_layout *lay, const struct step_plan *p);
 
 /* --- tally.c: figures -------------------------------------------------------- */
 

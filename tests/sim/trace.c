@@ -175,8 +175,8 @@ bool trace_turn(const struct trace *t, struct session *s)
         return false;
     s->turns_left--;
     uint32_t n = length(&s->rng, by_kind[s->kind].said, by_kind[s->kind].spread, 4, 3000);
-    s->n_output = length(&s->rng, by_kind[s->kind].answered, by_kind[s->kind].spread, 1,
-                         MAX_OUTPUT - 1);
+    s->n_output =
+        length(&s->rng, by_kind[s->kind].answered, by_kind[s->kind].spread, 1, MAX_OUTPUT - 1);
     if (s->n_text + n + MAX_OUTPUT >= t->cfg.max_model_len)
         return false;
     if (!say(s, s->salt + s->n_text, n) || !hold(s, MAX_OUTPUT))

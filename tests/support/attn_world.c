@@ -81,7 +81,7 @@ static int32_t pick(struct attn_world *w, const int32_t *from, uint32_t n)
     return from[rng_below(&w->rng, n)];
 }
 #define PICK(w, ...)                                                                               \
-    pick(w, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4)
+    pick(w, (const int32_t[]){ __VA_ARGS__ }, sizeof((const int32_t[]){ __VA_ARGS__ }) / 4)
 
 static void make(struct attn_tensor *t, enum attn_dtype d, int32_t rank, int64_t d0, int64_t d1,
                  int64_t d2, int64_t d3)
@@ -101,7 +101,7 @@ static void make_caches(struct attn_world *w, enum attn_dtype dtype)
     if (chance(w, 50)) {
         cache = chance(w, 50) ? ATTN_E4M3 : ATTN_INT8;
         w->attrs.k_quant_type = chance(w, 50) ? ATTN_PER_TENSOR : ATTN_PER_CHANNEL;
-        w->attrs.v_quant_type = latent ? ATTN_QUANT_NONE
+        w->attrs.v_quant_type = latent          ? ATTN_QUANT_NONE
                                 : chance(w, 50) ? ATTN_PER_TENSOR
                                                 : ATTN_PER_CHANNEL;
     }
@@ -168,11 +168,10 @@ static void choose_shape(struct attn_world *w)
         group = PICK(w, 4, 16, 40, 128);
     }
     w->attrs = attn_attrs_default(kvh * group, kvh);
-    w->batch = w->wish.decode ? (int32_t)rng_below(&w->rng, 20) + 1
-                              : (int32_t)rng_below(&w->rng, 6) + 1;
-    w->tokens = w->wish.decode || w->wish.one_each
-                    ? w->batch
-                    : w->batch + (int32_t)rng_below(&w->rng, 200);
+    w->batch =
+        w->wish.decode ? (int32_t)rng_below(&w->rng, 20) + 1 : (int32_t)rng_below(&w->rng, 6) + 1;
+    w->tokens =
+        w->wish.decode || w->wish.one_each ? w->batch : w->batch + (int32_t)rng_below(&w->rng, 200);
     w->block_size = PICK(w, 16, 16, 32, 64, 128, 256);
     w->cols = (capacity + w->block_size - 1) / w->block_size;
     w->num_blocks = w->batch * w->cols + w->tokens / w->block_size + 8;
@@ -273,8 +272,7 @@ static void fill_data(struct attn_world *w)
     }
     memset(w->args.in[ATTN_KEY_CACHE].data, 0xFF, world_bytes(&w->args.in[ATTN_KEY_CACHE]));
     if (attn_present(&w->args.in[ATTN_VALUE_CACHE]))
-        memset(w->args.in[ATTN_VALUE_CACHE].data, 0xFF,
-               world_bytes(&w->args.in[ATTN_VALUE_CACHE]));
+        memset(w->args.in[ATTN_VALUE_CACHE].data, 0xFF, world_bytes(&w->args.in[ATTN_VALUE_CACHE]));
 }
 
 static void fill_slot(struct attn_world *w, int64_t slot)
@@ -299,8 +297,8 @@ static void map_blocks(struct attn_world *w, int32_t *order)
         int64_t lowest = positions ? 0 : attn_first_key(past[b], window);
         for (int32_t i = 0; i < w->cols; i++) {
             int32_t *entry = &table[b * w->cols + i];
-            bool read = w->new_tokens[b] > 0 && (int64_t)i * bs < kv &&
-                        (int64_t)(i + 1) * bs > lowest;
+            bool read =
+                w->new_tokens[b] > 0 && (int64_t)i * bs < kv && (int64_t)(i + 1) * bs > lowest;
             if (!read) { /* unmapped, somebody else's, or nonsense */
                 *entry = PICK(w, -1, 0, 1, INT32_MAX, -7);
                 continue;
@@ -322,7 +320,8 @@ static void map_blocks(struct attn_world *w, int32_t *order)
 
 static void choose_slots(struct attn_world *w, const int32_t *spare)
 {
-    const int32_t *cu = w->args.in[ATTN_CU_SEQLENS].data, *past = w->args.in[ATTN_PAST_SEQLENS].data;
+    const int32_t *cu = w->args.in[ATTN_CU_SEQLENS].data,
+                  *past = w->args.in[ATTN_PAST_SEQLENS].data;
     const int32_t *table = w->args.in[ATTN_BLOCK_TABLE].data;
     int32_t *slots = w->args.in[ATTN_SLOT_MAPPING].data, n_spare = 0;
     if (slots == NULL)
@@ -336,7 +335,8 @@ static void choose_slots(struct attn_world *w, const int32_t *spare)
                                      __builtin_ctz((unsigned)w->block_size), w->num_blocks);
             if (chance(w, 5))
                 slot = (int64_t)spare[n_spare / w->block_size] * w->block_size +
-                       n_spare % w->block_size, n_spare++;
+                       n_spare % w->block_size,
+                n_spare++;
             slots[t] = chance(w, 5) ? -1 : (int32_t)slot;
         }
     }

@@ -17,9 +17,9 @@ enum world_lengths { WORLD_RANDOM, WORLD_GROWN, WORLD_SHRUNK, WORLD_ZERO, WORLD_
 
 /* What a world may contain; a field left 0 lets chance decide. */
 struct world_wish {
-    bool decode;   /* token_count = batch_size                      */
-    bool plain;    /* no bias, no output_qk: the fused kernels       */
-    bool one_each; /* every sequence at most one new token          */
+    bool decode;    /* token_count = batch_size                      */
+    bool plain;     /* no bias, no output_qk: the fused kernels       */
+    bool one_each;  /* every sequence at most one new token          */
     int32_t max_kv; /* capacity of a sequence, tokens                */
 };
 

@@ -81,8 +81,7 @@ static enum err_code read_logits(struct fixture_prompt *p, const char *dir, cons
     char path[4096], *bytes;
     size_t n;
     const cJSON *name = member(o, "logits"), *shape = member(o, "shape");
-    if (!cJSON_IsString(name) || length(shape) != 2 ||
-        (uint32_t)shape->child->valuedouble != p->n)
+    if (!cJSON_IsString(name) || length(shape) != 2 || (uint32_t)shape->child->valuedouble != p->n)
         return err_set(e, ERR_INVALID, "%s/fixture.json: a prompt's logits do not fit it", dir);
     p->vocab = (uint32_t)shape->child->next->valuedouble;
     snprintf(path, sizeof path, "%s/%s", dir, name->valuestring);

@@ -26,7 +26,8 @@ struct driver {
     struct plan_output *output;
 };
 
-static const struct sample_params greedy = { .top_p = 1, .repetition_penalty = 1,
+static const struct sample_params greedy = { .top_p = 1,
+                                             .repetition_penalty = 1,
                                              .n_logprobs = -1 };
 
 static void *must(void *p)
@@ -65,10 +66,12 @@ static void make_arrays(struct driver *d)
 struct driver *driver_open(const struct driver_options *o, struct err *e)
 {
     struct driver *d = must(calloc(1, sizeof *d));
-    struct model_options mo = { .path = o->path, .dtype = o->dtype,
+    struct model_options mo = { .path = o->path,
+                                .dtype = o->dtype,
                                 .device = o->device ? o->device : MODEL_DEVICE_CPU,
                                 .block_tokens = o->block_tokens ? o->block_tokens : 16,
-                                .max_model_len = o->max_model_len, .n_threads = o->n_threads };
+                                .max_model_len = o->max_model_len,
+                                .n_threads = o->n_threads };
     if (model_open(&d->m, &mo, e) != ERR_OK) {
         free(d);
         return NULL;
@@ -80,9 +83,12 @@ struct driver *driver_open(const struct driver_options *o, struct err *e)
     d->max_rows = o->max_rows;
     d->max_outputs = o->max_outputs;
     d->n_blocks = o->n_blocks ? o->n_blocks : d->cols * DRIVER_SEQS * d->info->layout.n_groups;
-    struct model_limits lim = { .n_blocks = d->n_blocks, .max_tokens = o->max_tokens,
-                                .max_rows = o->max_rows, .max_outputs = o->max_outputs,
-                                .eager = o->eager, .expand_from = o->expand_from };
+    struct model_limits lim = { .n_blocks = d->n_blocks,
+                                .max_tokens = o->max_tokens,
+                                .max_rows = o->max_rows,
+                                .max_outputs = o->max_outputs,
+                                .eager = o->eager,
+                                .expand_from = o->expand_from };
     if (model_start(d->m, &lim, e) != ERR_OK) {
         model_close(d->m);
         free(d);
@@ -223,14 +229,18 @@ static void add_row(struct driver *d, const struct driver_row *r, uint32_t row)
         d->token[at] = q->token[pos];
         d->position[at] = (int32_t)pos;
         for (uint32_t g = 0; g < p->n_groups; g++)
-            d->slot[g][at] = block_of(d, q, g, pos / d->block) * (int32_t)d->block +
-                             (int32_t)(pos % d->block);
+            d->slot[g][at] =
+                block_of(d, q, g, pos / d->block) * (int32_t)d->block + (int32_t)(pos % d->block);
         if (r->all || pos + 1 == q->n)
-            d->output[p->n_outputs++] = (struct plan_output){
-                .row = row, .token = at, .target = -1, .params = r->params ? r->params : &greedy,
-                .seed = r->seed, .history = q->token, .n_history = pos + 1,
-                .n_prompt = r->n_prompt ? r->n_prompt : pos + 1
-            };
+            d->output[p->n_outputs++] =
+                (struct plan_output){ .row = row,
+                                      .token = at,
+                                      .target = -1,
+                                      .params = r->params ? r->params : &greedy,
+                                      .seed = r->seed,
+                                      .history = q->token,
+                                      .n_history = pos + 1,
+                                      .n_prompt = r->n_prompt ? r->n_prompt : pos + 1 };
     }
     for (uint32_t g = 0; g < p->n_groups; g++)
         fill_table(d, q, g, row);
@@ -246,10 +256,14 @@ enum err_code driver_step(struct driver *d, const struct driver_row *row, uint32
                           const struct sampled **out, uint32_t *n_out, struct err *e)
 {
     struct step_plan *p = &d->plan;
-    *p = (struct step_plan){ .step = ++d->step, .n_rows = n_rows,
-                             .n_groups = d->info->layout.n_groups, .token = d->token,
-                             .position = d->position, .cu_seqlens = d->cu,
-                             .past_seqlens = d->past, .output = d->output };
+    *p = (struct step_plan){ .step = ++d->step,
+                             .n_rows = n_rows,
+                             .n_groups = d->info->layout.n_groups,
+                             .token = d->token,
+                             .position = d->position,
+                             .cu_seqlens = d->cu,
+                             .past_seqlens = d->past,
+                             .output = d->output };
     for (uint32_t g = 0; g < p->n_groups; g++) {
         p->slot_mapping[g] = d->slot[g];
         p->block_table[g] = d->table[g];

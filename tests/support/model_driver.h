@@ -48,9 +48,9 @@ uint32_t driver_length(const struct driver *d, uint32_t s);
 const int32_t *driver_tokens(const struct driver *d, uint32_t s);
 
 struct driver_row {
-    uint32_t seq, n; /* compute n pending tokens of seq */
-    bool all;        /* an output at every token, else at the last one when
-                      * nothing stays pending */
+    uint32_t seq, n;                    /* compute n pending tokens of seq */
+    bool all;                           /* an output at every token, else at the last one when
+                                         * nothing stays pending */
     const struct sample_params *params; /* NULL: greedy, no logprobs */
     uint64_t seed;
     uint32_t n_prompt; /* of the history; 0: all */

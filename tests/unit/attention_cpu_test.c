@@ -277,8 +277,8 @@ TEST(states_merge)
     assert_true(empty.max == 3 && empty.sum == 2 && ca == 0 && cb == 1);
     attn_state_merge(&a, (struct attn_state){ 4, 1 }, &ca, &cb);
     assert_true(fabsf(a.sum - (1 + 2 * expf(-1))) < 1e-6f && a.max == 4);
-    assert_true(fabsf(attn_state_finish((struct attn_state){ 1, 2 }, 1, 5) -
-                      1 / (2 + expf(4))) < 1e-7f);
+    assert_true(fabsf(attn_state_finish((struct attn_state){ 1, 2 }, 1, 5) - 1 / (2 + expf(4))) <
+                1e-7f);
     assert_true(attn_state_finish((struct attn_state){ ATTN_NO_MAX, 0 }, 1, 5) == 0);
 }
 
@@ -296,7 +296,8 @@ TEST(slots_and_blocks_out_of_range_count_as_unmapped)
     assert_int_equal(attn_checked_slot(-5, 128), -1);
 }
 
-/* ---- slabs ------------------------------------------------------------------------------------ */
+/* ---- slabs ------------------------------------------------------------------------------------
+ */
 
 TEST(slabs_are_lazy_and_copy_blocks)
 {

@@ -41,8 +41,8 @@ static void say(struct text *t, const char *fmt, ...)
 
 static bool serves(const struct attn_kernel *k, int feature)
 {
-    if (k->latent_only && (feature == ATTN_HAS_SINK || feature == ATTN_HAS_QK_NORM ||
-                           feature == ATTN_HAS_PACKED))
+    if (k->latent_only &&
+        (feature == ATTN_HAS_SINK || feature == ATTN_HAS_QK_NORM || feature == ATTN_HAS_PACKED))
         return false; /* the contract excludes these with LATENT */
     return (k->features & ATTN_BIT(feature)) != 0;
 }

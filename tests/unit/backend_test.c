@@ -10,8 +10,12 @@ static const char *model_dir;
 static enum err_code open_on(enum model_device device, enum model_dtype dtype, struct model **out,
                              struct err *e)
 {
-    struct model_options o = { .path = model_dir, .dtype = dtype, .device = device,
-                               .block_tokens = 16, .max_model_len = 64, .n_threads = 1,
+    struct model_options o = { .path = model_dir,
+                               .dtype = dtype,
+                               .device = device,
+                               .block_tokens = 16,
+                               .max_model_len = 64,
+                               .n_threads = 1,
                                .plugin = no_plugin };
     return model_open(out, &o, e);
 }

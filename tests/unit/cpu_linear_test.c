@@ -57,12 +57,16 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
     for (uint32_t i = 0; i < p->n; i++)
         bias[i] = (float)rng_unit(&r);
     for (int i = 0; i < 2; i++)
-        d.piece[i] = (struct op_piece){ .data = raw + 1 + (i ? (size_t)half * p->k : 0) *
-                                                              (p->stored == ST_F32 ? 4 : 2),
-                                        .dtype = p->stored, .row_stride = p->k, .col_stride = 1,
-                                        .n_rows = i ? p->n - half : half,
-                                        .bias = p->bias ? &b : NULL, .bias_at = i ? half : 0,
-                                        .bias_stride = 1 };
+        d.piece[i] = (struct op_piece){
+            .data = raw + 1 + (i ? (size_t)half * p->k : 0) * (p->stored == ST_F32 ? 4 : 2),
+            .dtype = p->stored,
+            .row_stride = p->k,
+            .col_stride = 1,
+            .n_rows = i ? p->n - half : half,
+            .bias = p->bias ? &b : NULL,
+            .bias_at = i ? half : 0,
+            .bias_stride = 1
+        };
     void *in = x;
     uint16_t *x16 = malloc((size_t)p->m * p->k * 2);
     for (size_t i = 0; i < (size_t)p->m * p->k; i++) {
@@ -74,8 +78,13 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
     struct op_matrix *mat;
     struct err e;
     assert_ok(cpu_matrix_create(pool, k, p->type, &d, &mat, &e), e);
-    struct op_linear l = { .w = mat, .in = in, .in_ld = p->k, .to = y, .to_ld = outs,
-                           .out = p->glu ? OP_OUT_GLU : OP_OUT_F32, .act = ACT_SILU };
+    struct op_linear l = { .w = mat,
+                           .in = in,
+                           .in_ld = p->k,
+                           .to = y,
+                           .to_ld = outs,
+                           .out = p->glu ? OP_OUT_GLU : OP_OUT_F32,
+                           .act = ACT_SILU };
     cpu_linear(pool, k, p->type, &l, p->m, scratch);
     size_t size = p->glu && p->type == OP_BF16 ? 2 : 4;
     for (uint32_t i = 0; i < p->m; i++) {
@@ -133,9 +142,12 @@ TEST(products_are_right_and_rows_independent)
     assert_ok(workers_create(&pool, 3, &e), e);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int t = 0; t < 4; t++) {
-            struct problem p = { .n = 70 + 16 * (uint32_t)i, .k = 67 + 2 * (uint32_t)i,
-                                 .m = rows[i], .type = t & 1 ? OP_BF16 : OP_F32,
-                                 .stored = t & 2 ? ST_BF16 : ST_F32, .bias = i % 2 == 0 };
+            struct problem p = { .n = 70 + 16 * (uint32_t)i,
+                                 .k = 67 + 2 * (uint32_t)i,
+                                 .m = rows[i],
+                                 .type = t & 1 ? OP_BF16 : OP_F32,
+                                 .stored = t & 2 ? ST_BF16 : ST_F32,
+                                 .bias = i % 2 == 0 };
             every_set(pool, &p);
             p.glu = true;
             every_set(i % 3 ? pool : NULL, &p);
@@ -187,8 +199,8 @@ TEST(maximum_and_finiteness)
 
 TEST(formats_convert_exactly)
 {
-    static const unsigned char half[] = { 0x00, 0x3c, 0x00, 0xc0, 0x01, 0x00, 0xff, 0x7b,
-                                          0x00, 0x7c, 0x00, 0x80 };
+    static const unsigned char half[] = { 0x00, 0x3c, 0x00, 0xc0, 0x01, 0x00,
+                                          0xff, 0x7b, 0x00, 0x7c, 0x00, 0x80 };
     static const float want[] = { 1, -2, 0x1p-24f, 65504, INFINITY, -0.0f };
     float out[32];
     convert_strided(half, ST_F16, 0, 1, 6, out);

@@ -80,15 +80,21 @@ static void expect(const char *data, const char *want)
 
 TEST(requests)
 {
-    expect("GET /a%20b?q=%20 HTTP/1.1\r\n" HOST "\r\n", "head 1 /a b?q=%20 keep=1 continue=0;body 0 ;");
-    expect("\r\nPOST http://h/x HTTP/1.1\r\n" HOST "Content-Length: 2\r\nExpect: 100-continue\r\n\r\nok",
+    expect("GET /a%20b?q=%20 HTTP/1.1\r\n" HOST "\r\n",
+           "head 1 /a b?q=%20 keep=1 continue=0;body 0 ;");
+    expect("\r\nPOST http://h/x HTTP/1.1\r\n" HOST
+           "Content-Length: 2\r\nExpect: 100-continue\r\n\r\nok",
            "head 4 /x? keep=1 continue=1;body 2 ok;");
-    expect("POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n"
+    expect("POST / HTTP/1.1\r\n" HOST
+           "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n"
            "HEAD / HTTP/1.0\r\n\r\n",
            "head 4 /? keep=1 continue=0;body 3 abc;head 2 /? keep=0 continue=0;body 0 ;");
-    expect("GET / HTTP/1.1\r\n" HOST "Connection: a, Close\r\n\r\n", "head 1 /? keep=0 continue=0;body 0 ;");
-    expect("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "head 1 /? keep=1 continue=0;body 0 ;");
-    expect("GET / HTTP/1.1\r\n" HOST "Upgrade: h2c\r\nConnection: Upgrade\r\n\r\nGET /2 HTTP/1.1\r\n" HOST "\r\n",
+    expect("GET / HTTP/1.1\r\n" HOST "Connection: a, Close\r\n\r\n",
+           "head 1 /? keep=0 continue=0;body 0 ;");
+    expect("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+           "head 1 /? keep=1 continue=0;body 0 ;");
+    expect("GET / HTTP/1.1\r\n" HOST
+           "Upgrade: h2c\r\nConnection: Upgrade\r\n\r\nGET /2 HTTP/1.1\r\n" HOST "\r\n",
            "head 1 /? keep=1 continue=0;body 0 ;head 1 /2? keep=1 continue=0;body 0 ;");
 }
 
@@ -173,9 +179,13 @@ TEST(head_limits)
 }
 
 static const char *const seeds[] = {
-    "POST /v1/completions HTTP/1.1\r\n" HOST "Content-Length: 5\r\nX: y z\r\n\r\nhelloGET /b HTTP/1.1\r\n" HOST "\r\n",
-    "POST /x HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\na\r\n0123456789\r\n0\r\n\r\nGET /c HTTP/1.1\r\n" HOST "\r\n",
-    "GET /x?y HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nzHEAD / HTTP/1.0\r\n\r\n",
+    "POST /v1/completions HTTP/1.1\r\n" HOST
+    "Content-Length: 5\r\nX: y z\r\n\r\nhelloGET /b HTTP/1.1\r\n" HOST "\r\n",
+    "POST /x HTTP/1.1\r\n" HOST
+    "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\na\r\n0123456789\r\n0\r\n\r\nGET /c "
+    "HTTP/1.1\r\n" HOST "\r\n",
+    "GET /x?y HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nExpect: "
+    "100-continue\r\nContent-Length: 1\r\n\r\nzHEAD / HTTP/1.0\r\n\r\n",
 };
 
 /* Change a few bytes; returns the new length. */

@@ -39,10 +39,30 @@ static const char *refused(struct err *e, const char *text, size_t n)
 TEST(takes_valid_texts)
 {
     static const char *const texts[] = {
-        "null", " true ", "false", "0", "-0", "12", "-12", "1.5", "1e2", "1E+2", "0.0e-0",
-        "\"\"", "\"a\"", "[]", "[ ]", "{}", "{ }", "[1,2,[3]]", "{\"a\":{\"b\":[]}}",
-        "\t\r\n [ 1 , 2 ] \n", "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"", "\"\x7f\"",
-        "{\"\":1}", "[[],{},\"\",null]",
+        "null",
+        " true ",
+        "false",
+        "0",
+        "-0",
+        "12",
+        "-12",
+        "1.5",
+        "1e2",
+        "1E+2",
+        "0.0e-0",
+        "\"\"",
+        "\"a\"",
+        "[]",
+        "[ ]",
+        "{}",
+        "{ }",
+        "[1,2,[3]]",
+        "{\"a\":{\"b\":[]}}",
+        "\t\r\n [ 1 , 2 ] \n",
+        "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"",
+        "\"\x7f\"",
+        "{\"\":1}",
+        "[[],{},\"\",null]",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct json_doc doc = parsed(texts[i], strlen(texts[i]));
@@ -53,12 +73,61 @@ TEST(takes_valid_texts)
 TEST(refuses_invalid_texts)
 {
     static const char *const texts[] = {
-        "", " ", "nul", "nulll", "True", "NaN", "Infinity", "-", "+1", "01", "-01", "1.", ".5",
-        "1e", "1e+", "0x10", "1 2", "\"", "\"a", "\"\\", "\"\\u12\"", "\"\\u12g4\"",
-        "\"\\x41\"", "\"\\'\"", "'a'", "[", "]", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "{",
-        "}", "{\"a\"", "{\"a\":", "{\"a\":1", "{\"a\":1,", "{\"a\":1,}", "{a:1}", "{1:1}",
-        "{\"a\" 1}", "{\"a\":1 \"b\":2}", "[1}", "{\"a\":1]", "null null", "{}x", "[]]",
-        "\"a\nb\"", "\"a\tb\"", "\"\x01\"", "1e999", "-1e999", "// c\n1", "[1]/**/",
+        "",
+        " ",
+        "nul",
+        "nulll",
+        "True",
+        "NaN",
+        "Infinity",
+        "-",
+        "+1",
+        "01",
+        "-01",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "0x10",
+        "1 2",
+        "\"",
+        "\"a",
+        "\"\\",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\x41\"",
+        "\"\\'\"",
+        "'a'",
+        "[",
+        "]",
+        "[1",
+        "[1,",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "{",
+        "}",
+        "{\"a\"",
+        "{\"a\":",
+        "{\"a\":1",
+        "{\"a\":1,",
+        "{\"a\":1,}",
+        "{a:1}",
+        "{1:1}",
+        "{\"a\" 1}",
+        "{\"a\":1 \"b\":2}",
+        "[1}",
+        "{\"a\":1]",
+        "null null",
+        "{}x",
+        "[]]",
+        "\"a\nb\"",
+        "\"a\tb\"",
+        "\"\x01\"",
+        "1e999",
+        "-1e999",
+        "// c\n1",
+        "[1]/**/",
         "\xef\xbb\xbf{}",
     };
     struct err e;
@@ -99,9 +168,9 @@ TEST(strings_keep_nul_and_pairs)
 TEST(lone_surrogates_and_bad_bytes_are_refused)
 {
     static const char *const texts[] = {
-        "{\"prompt\":\"\\ud83d\"}", "{\"prompt\":\"\\ude00\"}", "{\"prompt\":\"\\ud83dx\"}",
-        "{\"prompt\":\"\\ud83d\\u0041\"}", "{\"prompt\":\"\\ud83d\\ud83d\"}",
-        "{\"prompt\":\"\\ude00\\ud83d\"}",
+        "{\"prompt\":\"\\ud83d\"}",        "{\"prompt\":\"\\ude00\"}",
+        "{\"prompt\":\"\\ud83dx\"}",       "{\"prompt\":\"\\ud83d\\u0041\"}",
+        "{\"prompt\":\"\\ud83d\\ud83d\"}", "{\"prompt\":\"\\ude00\\ud83d\"}",
     };
     struct err e;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -109,8 +178,8 @@ TEST(lone_surrogates_and_bad_bytes_are_refused)
         assert_string_equal(e.param, "prompt");
     }
     static const char *const bytes[] = {
-        "\"\xc0\x80\"", "\"\xc4\xe3\xba\xc3\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"",
-        "\"\xe2\x82\"", "\"\xff\"",
+        "\"\xc0\x80\"",         "\"\xc4\xe3\xba\xc3\"", "\"\xed\xa0\x80\"",
+        "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"",         "\"\xff\"",
     };
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
         assert_contains(refused(&e, bytes[i], strlen(bytes[i])), "UTF-8");
@@ -405,10 +474,16 @@ TEST(shows_what_was_found)
     static const struct {
         const char *text, *shown;
     } rows[] = {
-        { "null", "null" }, { "true", "true" }, { "-3", "-3" }, { "0.01", "0.01" },
-        { "\"16\"", "\"16\"" }, { "[1,2]", "a list of 2" }, { "{\"a\":1}", "an object of 1" },
+        { "null", "null" },
+        { "true", "true" },
+        { "-3", "-3" },
+        { "0.01", "0.01" },
+        { "\"16\"", "\"16\"" },
+        { "[1,2]", "a list of 2" },
+        { "{\"a\":1}", "an object of 1" },
         { "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
-          "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9 \xc3\xa9\xc3\xa9\"",
+          "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9 "
+          "\xc3\xa9\xc3\xa9\"",
           "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
           "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9 ...\"" },
     };

@@ -124,8 +124,8 @@ TEST(blocks_for_a_sequence)
     assert_int_equal(kv_layout_blocks_for(&lay, 0, 1), 0);
     assert_int_equal(kv_layout_blocks_for(&lay, 1, 1), 2);
     assert_int_equal(kv_layout_blocks_for(&lay, 64, 1), 4 + 4);
-    assert_int_equal(kv_layout_blocks_for(&lay, 1600, 1), 100 + 5);   /* 64/16 + 1 */
-    assert_int_equal(kv_layout_blocks_for(&lay, 1600, 32), 100 + 7);  /* ceil(95/16) + 1 */
+    assert_int_equal(kv_layout_blocks_for(&lay, 1600, 1), 100 + 5);  /* 64/16 + 1 */
+    assert_int_equal(kv_layout_blocks_for(&lay, 1600, 32), 100 + 7); /* ceil(95/16) + 1 */
     assert_int_equal(kv_layout_blocks_for(&lay, 1600, 1600), 100 + 100);
     assert_int_equal(kv_layout_blocks_for(&lay, UINT64_MAX, 1), UINT64_MAX / 16 + 1 + 5);
 }

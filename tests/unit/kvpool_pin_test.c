@@ -4,7 +4,8 @@
 
 static struct kvpool *pool_with_pins(uint32_t blocks, uint32_t budget, uint32_t window)
 {
-    struct pool_spec spec = { .blocks = blocks, .n_groups = window > 0 ? 2 : 1,
+    struct pool_spec spec = { .blocks = blocks,
+                              .n_groups = window > 0 ? 2 : 1,
                               .windows = { 0, window } };
     struct kv_layout lay = layout_of(&spec);
     struct kvpool_config cfg = config_of(&spec);
@@ -111,8 +112,7 @@ TEST(lower_ranks_go_first)
     drive_to(p, s, 50, 22 * 16, 4096);
     for (uint32_t rank = 0; rank < KVPOOL_RANKS; rank++) {
         fill_text(drive.text, 1 + rank, 100);
-        assert_int_equal(kvpool_peek(p, drive.text, 100, NULL),
-                         rank == KVPOOL_RANKS - 1 ? 0 : 96);
+        assert_int_equal(kvpool_peek(p, drive.text, 100, NULL), rank == KVPOOL_RANKS - 1 ? 0 : 96);
     }
     assert_ledger(p);
     kvpool_close(p, s);

@@ -360,7 +360,7 @@ TEST(filled_by_a_sibling_is_copied_before_written)
     uint32_t n;
     advance(p, a, 1, 20);
     assert_ok(kvpool_fork(p, a, &b, &e), e);
-    assert_ok(kvpool_reserve(p, a, 1, &e), e); /* a copies */
+    assert_ok(kvpool_reserve(p, a, 1, &e), e);  /* a copies */
     assert_ok(kvpool_reserve(p, b, 12, &e), e); /* b in place */
     kvpool_rollback(p, a);
     fill_text(text, 1, 32);

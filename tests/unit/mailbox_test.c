@@ -158,10 +158,8 @@ TEST(waiting_uses_no_processor)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(first_in_first_out),
-        RUN(an_offer_is_bounded_a_post_is_not),
-        RUN(wakes_only_when_it_was_empty),
-        RUN(many_posters_each_in_order_nothing_lost),
+        RUN(first_in_first_out),           RUN(an_offer_is_bounded_a_post_is_not),
+        RUN(wakes_only_when_it_was_empty), RUN(many_posters_each_in_order_nothing_lost),
         RUN(waiting_uses_no_processor),
     };
 

@@ -94,12 +94,14 @@ TEST(refuses_bad_offsets_and_shapes)
     refuse("{" T("a", "F32", "[1]", "4", "0") "}", 4, "data_offsets [4, 0], expected ascending");
     refuse("{" T("a", "F32", "[2]", "0", "8") "}", 4, "at most 4");
     refuse("{" T("a", "F32", "[1]", "0", "18446744073709551615") "}", 4, "at most 4");
-    refuse("{" T("a", "F32", "[2]", "0", "4") "}", 4, "span 4 bytes, its shape and dtype F32 need 8");
+    refuse("{" T("a", "F32", "[2]", "0", "4") "}", 4,
+           "span 4 bytes, its shape and dtype F32 need 8");
     refuse("{" T("a", "F32", "[1]", "0", "4") "," T("b", "F32", "[1]", "2", "6") "}", 6,
            "tensor b: begins at data byte 2, expected 4");
     refuse("{" T("a", "F32", "[1]", "0", "4") "," T("b", "F32", "[1]", "6", "10") "}", 10,
            "tensor b: begins at data byte 6, expected 4");
-    refuse("{" T("a", "F32", "[1]", "0", "4") "}", 5, "tensors cover 4 data bytes, the file holds 5");
+    refuse("{" T("a", "F32", "[1]", "0", "4") "}", 5,
+           "tensors cover 4 data bytes, the file holds 5");
     refuse("{" T("a", "F32", "[1]", "0", "4") "," T("a", "F32", "[1]", "4", "8") "}", 8,
            "tensor a: named twice");
     refuse("{" T("a", "F4", "[1]", "0", "4") "}", 4, "dtype \"F4\" is not known");
@@ -185,8 +187,8 @@ static void refuse_dir(const char *why)
 TEST(shards_follow_the_index_alone)
 {
     struct bytes a = file_of("{" T("a", "F32", "[1]", "0", "4") "}", 4);
-    struct bytes b = file_of("{" T("b", "F32", "[1]", "0", "4") "," T("a", "F32", "[1]", "4", "8")
-                             "}", 8);
+    struct bytes b =
+        file_of("{" T("b", "F32", "[1]", "0", "4") "," T("a", "F32", "[1]", "4", "8") "}", 8);
     struct checkpoint *c;
     struct err e;
     make_dir();
@@ -221,8 +223,8 @@ TEST(shards_follow_the_index_alone)
 
 TEST(a_needed_tensor_fits_or_is_named)
 {
-    struct bytes f = file_of("{" T("a", "F32", "[1]", "0", "4") "," T("u", "U8", "[1]", "4", "5")
-                             "}", 5);
+    struct bytes f =
+        file_of("{" T("a", "F32", "[1]", "0", "4") "," T("u", "U8", "[1]", "4", "5") "}", 5);
     uint64_t one[2] = { 1, 1 }, two[1] = { 2 };
     const struct st_tensor *t;
     struct checkpoint *c;
@@ -260,8 +262,12 @@ static void make_model(const char *family, struct fixture *f)
 /* Open the directory; expect why, or success when NULL. */
 static void try_open(const char *why)
 {
-    struct model_options o = { .path = dir, .dtype = MODEL_FLOAT32, .device = MODEL_DEVICE_CPU,
-                               .block_tokens = 16, .max_model_len = 64, .n_threads = 1 };
+    struct model_options o = { .path = dir,
+                               .dtype = MODEL_FLOAT32,
+                               .device = MODEL_DEVICE_CPU,
+                               .block_tokens = 16,
+                               .max_model_len = 64,
+                               .n_threads = 1 };
     struct model *m = NULL;
     struct err e;
     enum err_code rc = model_open(&m, &o, &e);
@@ -377,8 +383,9 @@ TEST(config_rules_name_the_key)
         { "eos_token_id", "[1,\"x\"]", "eos_token_id: expected token ids" },
         { "quantization_config", "{\"quant_method\":\"gptq\"}",
           "quant_method is \"gptq\", which is not supported" },
-        { "max_position_embeddings", "32", "max_model_len 64: config.json's "
-                                           "max_position_embeddings is 32" },
+        { "max_position_embeddings", "32",
+          "max_model_len 64: config.json's "
+          "max_position_embeddings is 32" },
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         edit_config(&f, rules[i].key, rules[i].value ? cJSON_Parse(rules[i].value) : NULL);
@@ -420,12 +427,15 @@ TEST(windows_follow_their_family)
     assert_int_equal(windows_of("Gemma2ForCausalLM", "\"sliding_window\":8"), 0x55555555);
     assert_int_equal(windows_of("Gemma3ForCausalLM", "\"sliding_window\":8"), 0xDF7DF7DF);
     assert_int_equal(windows_of("Qwen2ForCausalLM", "\"sliding_window\":8,"
-                                                    "\"use_sliding_window\":false"), 0);
+                                                    "\"use_sliding_window\":false"),
+                     0);
     assert_int_equal(windows_of("Qwen2ForCausalLM", on), 0xF0000000);
     snprintf(text, sizeof text, "%s,\"max_window_layers\":16", on);
     assert_int_equal(windows_of("Qwen3ForCausalLM", text), 0xFFFF0000);
-    snprintf(text, sizeof text, "%s,\"max_window_layers\":16,\"num_experts\":8,"
-                                "\"num_experts_per_tok\":2", on);
+    snprintf(text, sizeof text,
+             "%s,\"max_window_layers\":16,\"num_experts\":8,"
+             "\"num_experts_per_tok\":2",
+             on);
     assert_int_equal(windows_of("Qwen3MoeForCausalLM", text), 0xFFFFFFFF);
     assert_int_equal(windows_of("SmolLM3ForCausalLM", on), 0x88888888);
 }
@@ -439,8 +449,11 @@ TEST(generation_defaults_and_ends_merge)
     static const char defaults[] = "{\"temperature\":0.8,\"top_p\":0.95,\"top_k\":40,"
                                    "\"do_sample\":true,\"eos_token_id\":[2,7]}";
     put("generation_config.json", defaults, strlen(defaults));
-    struct model_options o = { .path = dir, .dtype = MODEL_FLOAT32, .device = MODEL_DEVICE_CPU,
-                               .block_tokens = 16, .n_threads = 1 };
+    struct model_options o = { .path = dir,
+                               .dtype = MODEL_FLOAT32,
+                               .device = MODEL_DEVICE_CPU,
+                               .block_tokens = 16,
+                               .n_threads = 1 };
     assert_ok(model_open(&m, &o, &e), e);
     const struct model_info *i = model_describe(m);
     assert_true(i->generation.temperature == 0.8f && i->generation.top_p == 0.95f);

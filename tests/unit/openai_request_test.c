@@ -71,11 +71,17 @@ static const struct {
     { "model", OAI_COMPLETION, { "\"m\"", "\"\"" }, { "1", "0.01", "true", "[]", "{}" } },
     { "model", OAI_DETOKENIZE, { "\"m\"" }, { "1" } },
     { "user", OAI_CHAT, { "\"u\"", "\"\"" }, { "1", "0.01", "true", "[]", "{}" } },
-    { "cache_salt", OAI_COMPLETION, { "\"a\"", "\"\\u0000\"" },
+    { "cache_salt",
+      OAI_COMPLETION,
+      { "\"a\"", "\"\\u0000\"" },
       { "\"\"", "1", "0.01", "true", "[]", "{}" } },
-    { "truncate_prompt_tokens", OAI_COMPLETION, { "-1", "1", "256" },
+    { "truncate_prompt_tokens",
+      OAI_COMPLETION,
+      { "-1", "1", "256" },
       { "0", "-2", "257", "0.01", WRONG_NUMBERS } },
-    { "max_tokens", OAI_COMPLETION, { "1", "256", "16.0" },
+    { "max_tokens",
+      OAI_COMPLETION,
+      { "1", "256", "16.0" },
       { "0", "-1", "257", "1e9", "0.01", WRONG_NUMBERS } },
     { "max_tokens", OAI_CHAT, { "1", "256" }, { "0", "257", "0.01", WRONG_NUMBERS } },
     { "max_completion_tokens", OAI_CHAT, { "1", "256" }, { "-1", "257", "0.01", WRONG_NUMBERS } },
@@ -83,30 +89,48 @@ static const struct {
     { "n", OAI_COMPLETION, { "1", "128" }, { "0", "-1", "129", "5000000", "0.01", WRONG_NUMBERS } },
     { "n", OAI_CHAT, { "1", "128" }, { "0", "129", "1e300", WRONG_NUMBERS } },
     { "best_of", OAI_COMPLETION, { "1" }, { "0", "2", "5000000", "0.01", WRONG_NUMBERS } },
-    { "temperature", OAI_COMPLETION, { "0", "0.0", "1e-40", "1", "2", "2.0", "0.7" },
+    { "temperature",
+      OAI_COMPLETION,
+      { "0", "0.0", "1e-40", "1", "2", "2.0", "0.7" },
       { "-0.1", "2.01", "3", "1e308", WRONG_NUMBERS } },
-    { "top_p", OAI_COMPLETION, { "1", "0.1", "1e-6", "1e-60" },
+    { "top_p",
+      OAI_COMPLETION,
+      { "1", "0.1", "1e-6", "1e-60" },
       { "0", "0.0", "-0.1", "1.01", WRONG_NUMBERS } },
-    { "top_k", OAI_COMPLETION, { "-1", "0", "1", "40", "2147483647" },
+    { "top_k",
+      OAI_COMPLETION,
+      { "-1", "0", "1", "40", "2147483647" },
       { "0.01", "-2", "2147483648", "1e20", WRONG_NUMBERS } },
     { "min_p", OAI_COMPLETION, { "0", "0.05", "1" }, { "-0.1", "1.1", WRONG_NUMBERS } },
     { "presence_penalty", OAI_CHAT, { "-2", "0", "2", "0.5" }, { "-2.1", "2.1", WRONG_NUMBERS } },
     { "frequency_penalty", OAI_CHAT, { "-2", "0", "2" }, { "-2.1", "2.1", WRONG_NUMBERS } },
     { "repetition_penalty", OAI_CHAT, { "1", "1.1", "0.5" }, { "0", "-1", "101", WRONG_NUMBERS } },
-    { "seed", OAI_COMPLETION, { "0", "42", "-1", "9223372036854775807" },
+    { "seed",
+      OAI_COMPLETION,
+      { "0", "42", "-1", "9223372036854775807" },
       { "9223372036854775808", "0.5", WRONG_NUMBERS } },
-    { "logit_bias", OAI_COMPLETION, { "{}", "{\"0\":1}", "{\"999\":-100,\"5\":0.5}" },
+    { "logit_bias",
+      OAI_COMPLETION,
+      { "{}", "{\"0\":1}", "{\"999\":-100,\"5\":0.5}" },
       { "{\"1000\":1}", "{\"-1\":1}", "{\"x\":1}", "{\"\":1}", "{\"01\":1}", "{\"1.0\":1}",
         "{\"99999999999\":1}", "{\"1\\u0000\":1}", "1", "0.01", "\"16\"", "true", "[]" } },
-    { "stop", OAI_COMPLETION, { "\"a\"", "[]", "[\"a\",\"bc\"]", "\"\\u0000\"", "[\"\\n\"]" },
+    { "stop",
+      OAI_COMPLETION,
+      { "\"a\"", "[]", "[\"a\",\"bc\"]", "\"\\u0000\"", "[\"\\n\"]" },
       { "\"\"", "1", "0.01", "true", "{}" } },
-    { "stop_token_ids", OAI_COMPLETION, { "[]", "[0]", "[5,999]" },
+    { "stop_token_ids",
+      OAI_COMPLETION,
+      { "[]", "[0]", "[5,999]" },
       { "1", "0.01", "\"16\"", "true", "{}" } },
     { "ignore_eos", OAI_COMPLETION, { "true", "false" }, { WRONG_BOOLS } },
     { "include_stop_str_in_output", OAI_CHAT, { "true", "false" }, { WRONG_BOOLS } },
-    { "priority", OAI_COMPLETION, { "0", "-5", "2147483647", "-2147483648" },
+    { "priority",
+      OAI_COMPLETION,
+      { "0", "-5", "2147483647", "-2147483648" },
       { "2147483648", "0.01", WRONG_NUMBERS } },
-    { "logprobs", OAI_COMPLETION, { "0", "1", "20" },
+    { "logprobs",
+      OAI_COMPLETION,
+      { "0", "1", "20" },
       { "-1", "21", "1000000000", "0.01", WRONG_NUMBERS } },
     { "logprobs", OAI_CHAT, { "true", "false" }, { WRONG_BOOLS } },
     { "top_logprobs", OAI_CHAT, { "0" }, { "5", "-1", "21", "0.01", WRONG_NUMBERS } },
@@ -120,9 +144,11 @@ static const struct {
     { "stream", OAI_COMPLETION, { "true", "false" }, { WRONG_BOOLS } },
     { "stream_options", OAI_COMPLETION, { NULL }, { "1", "0.01", "\"16\"", "true", "[]", "{}" } },
     { "cache", OAI_COMPLETION, { "true", "false" }, { WRONG_BOOLS } },
-    { "response_format", OAI_CHAT, { "{\"type\":\"text\"}" },
-      { "{\"type\":\"json_object\"}", "{\"type\":\"json_schema\",\"json_schema\":{}}", "1",
-        "0.01", "\"16\"", "true", "[]" } },
+    { "response_format",
+      OAI_CHAT,
+      { "{\"type\":\"text\"}" },
+      { "{\"type\":\"json_object\"}", "{\"type\":\"json_schema\",\"json_schema\":{}}", "1", "0.01",
+        "\"16\"", "true", "[]" } },
     { "suffix", OAI_COMPLETION, { "\"\"" }, { "\"x\"", "1" } },
     { "prompt_embeds", OAI_COMPLETION, { "[]" }, { "\"x\"", "[1]" } },
     { "use_beam_search", OAI_COMPLETION, { "false" }, { "true" } },
@@ -140,24 +166,29 @@ static const struct {
     { "chat_template_kwargs", OAI_CHAT, { "{}", "{\"a\":[1]}" }, { "1", "\"16\"", "true", "[]" } },
     { "add_generation_prompt", OAI_CHAT, { "true", "false" }, { WRONG_BOOLS } },
     { "continue_final_message", OAI_CHAT, { "true", "false" }, { WRONG_BOOLS } },
-    { "tools", OAI_CHAT,
+    { "tools",
+      OAI_CHAT,
       { "[]", "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
         "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}]" },
       { "1", "\"16\"", "true", "{}" } },
-    { "tool_choice", OAI_CHAT, { "\"none\"" },
+    { "tool_choice",
+      OAI_CHAT,
+      { "\"none\"" },
       { "\"auto\"", "\"required\"", "\"x\"", "1", "true", "[]" } },
-    { "prompt", OAI_COMPLETION,
+    { "prompt",
+      OAI_COMPLETION,
       { "\"\"", "\"A\\u0000B\"", "[\"a\"]", "[\"a\",\"\"]", "[0]", "[999,1]", "[[1],[2,3]]" },
       { "1", "0.01", "true", "[]", "{}" } },
     { "prompt", OAI_TOKENIZE, { "\"\"", "\"a\"" }, { "1", "true", "[]", "{}", "[\"a\"]", "[1]" } },
     { "tokens", OAI_DETOKENIZE, { "[]", "[1,2]" }, { "1", "\"16\"", "true", "{}" } },
-    { "messages", OAI_CHAT, { "[{\"role\":\"user\",\"content\":\"x\"}]" },
+    { "messages",
+      OAI_CHAT,
+      { "[{\"role\":\"user\",\"content\":\"x\"}]" },
       { "1", "\"16\"", "true", "[]", "{}" } },
 };
 
 /* A body of that kind in which key has that value. */
-static void body_with(char *out, size_t cap, enum oai_kind kind, const char *key,
-                      const char *value)
+static void body_with(char *out, size_t cap, enum oai_kind kind, const char *key, const char *value)
 {
     static const struct {
         const char *key, *value;
@@ -269,14 +300,14 @@ TEST(inner_faults_name_their_place)
         { OAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}",
           "messages[0].content" },
         { OAI_CHAT,
-          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\",\"content\":5}]}",
+          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\",\"content\":5}]"
+          "}",
           "messages[1].content" },
         { OAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}",
           "messages[0].content" },
         { OAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}",
           "messages[0].content[0]" },
-        { OAI_CHAT,
-          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+        { OAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
           "messages[0].content[0].type" },
         { OAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
           "messages[0].content[0].text" },
@@ -302,8 +333,7 @@ TEST(inner_faults_name_their_place)
           "messages[0].tool_calls[0].function.arguments" },
         { OAI_CHAT, "{" MESSAGES ",\"tools\":[{}]}", "tools[0].type" },
         { OAI_CHAT, "{" MESSAGES ",\"tools\":[5]}", "tools[0]" },
-        { OAI_CHAT, "{" MESSAGES ",\"tools\":[{\"type\":\"function\"}]}",
-          "tools[0].function" },
+        { OAI_CHAT, "{" MESSAGES ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function" },
         { OAI_CHAT,
           "{" MESSAGES ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
           "\"parameters\":[]}}]}",
@@ -331,8 +361,8 @@ TEST(inner_faults_name_their_place)
           "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":"
           "{\"type\":\"xml\"}}",
           "response_format.type" },
-        { OAI_TOKENIZE,
-          "{\"prompt\":\"x\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "prompt" },
+        { OAI_TOKENIZE, "{\"prompt\":\"x\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
+          "prompt" },
         { OAI_TOKENIZE, "{}", "prompt" },
         { OAI_DETOKENIZE, "{\"tokens\":[1,-1]}", "tokens[1]" },
         { OAI_COMPLETION, "[]", "" },
@@ -350,18 +380,20 @@ TEST(fields_that_depend_on_each_other)
 {
     rejected(OAI_COMPLETION, "{\"prompt\":\"x\",\"stream_options\":{\"include_usage\":true}}",
              "stream_options");
-    rejected(OAI_COMPLETION,
-             "{\"prompt\":\"x\",\"stream\":false,\"stream_options\":{}}", "stream_options");
+    rejected(OAI_COMPLETION, "{\"prompt\":\"x\",\"stream\":false,\"stream_options\":{}}",
+             "stream_options");
     rejected(OAI_COMPLETION, "{\"prompt\":\"x\",\"min_tokens\":17}", "min_tokens");
     rejected(OAI_COMPLETION, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", "best_of");
     rejected(OAI_COMPLETION, "{\"prompt\":\"x\",\"stream\":true,\"prompt_logprobs\":1}",
              "prompt_logprobs");
     rejected(OAI_CHAT,
              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"top_logprobs\":2,"
-             "\"logprobs\":false}", "top_logprobs");
+             "\"logprobs\":false}",
+             "top_logprobs");
     rejected(OAI_CHAT,
              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":"
-             "true,\"add_generation_prompt\":true}", "continue_final_message");
+             "true,\"add_generation_prompt\":true}",
+             "continue_final_message");
     static const char *const fine[] = {
         "{\"prompt\":\"x\",\"n\":3,\"best_of\":3}",
         "{\"prompt\":\"x\",\"n\":3,\"best_of\":1}",
@@ -409,18 +441,18 @@ TEST(defaults)
 
 TEST(everything_at_once)
 {
-    struct oai_request r = accepted(
-        OAI_COMPLETION,
-        "{\"model\":\"m\",\"prompt\":[[1,2],[3]],\"max_tokens\":5,\"temperature\":0.5,"
-        "\"top_p\":0.9,\"top_k\":40,\"min_p\":0.1,\"n\":2,\"best_of\":2,\"seed\":-3,"
-        "\"stop\":[\"a\",\"\\u0000\"],\"stop_token_ids\":[9],\"stream\":true,"
-        "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true},"
-        "\"logprobs\":3,\"echo\":true,\"logit_bias\":{\"999\":-100,\"3\":2.5},"
-        "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,"
-        "\"min_tokens\":2,\"ignore_eos\":true,\"return_token_ids\":true,"
-        "\"include_stop_str_in_output\":true,\"skip_special_tokens\":false,"
-        "\"add_special_tokens\":false,\"truncate_prompt_tokens\":-1,\"cache_salt\":\"s\","
-        "\"priority\":-7,\"user\":\"u\",\"cache\":true}");
+    struct oai_request r =
+        accepted(OAI_COMPLETION,
+                 "{\"model\":\"m\",\"prompt\":[[1,2],[3]],\"max_tokens\":5,\"temperature\":0.5,"
+                 "\"top_p\":0.9,\"top_k\":40,\"min_p\":0.1,\"n\":2,\"best_of\":2,\"seed\":-3,"
+                 "\"stop\":[\"a\",\"\\u0000\"],\"stop_token_ids\":[9],\"stream\":true,"
+                 "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true},"
+                 "\"logprobs\":3,\"echo\":true,\"logit_bias\":{\"999\":-100,\"3\":2.5},"
+                 "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,"
+                 "\"min_tokens\":2,\"ignore_eos\":true,\"return_token_ids\":true,"
+                 "\"include_stop_str_in_output\":true,\"skip_special_tokens\":false,"
+                 "\"add_special_tokens\":false,\"truncate_prompt_tokens\":-1,\"cache_salt\":\"s\","
+                 "\"priority\":-7,\"user\":\"u\",\"cache\":true}");
     assert_string_equal(r.model.s, "m");
     assert_int_equal(r.n_prompts, 2);
     assert_null(r.prompt[0].text.s);
@@ -457,8 +489,8 @@ TEST(everything_at_once)
 
 TEST(prompts_keep_nul)
 {
-    struct oai_request r = accepted(OAI_COMPLETION,
-                                    "{\"stop\\u0000x\":\"q\",\"prompt\":\"A\\u0000B\"}");
+    struct oai_request r =
+        accepted(OAI_COMPLETION, "{\"stop\\u0000x\":\"q\",\"prompt\":\"A\\u0000B\"}");
     assert_int_equal(r.prompt->text.n, 3);
     assert_memory_equal(r.prompt->text.s, "A\0B", 4);
     assert_int_equal(r.n_stop, 0);
@@ -467,9 +499,8 @@ TEST(prompts_keep_nul)
 
 TEST(tiny_values_do_not_become_zero)
 {
-    struct oai_request r = accepted(OAI_COMPLETION,
-                                    "{\"prompt\":\"x\",\"top_p\":1e-60,"
-                                    "\"repetition_penalty\":1e-50}");
+    struct oai_request r = accepted(OAI_COMPLETION, "{\"prompt\":\"x\",\"top_p\":1e-60,"
+                                                    "\"repetition_penalty\":1e-50}");
     assert_true(r.params.top_p == FLT_MIN && r.params.repetition_penalty == FLT_MIN);
     oai_request_fini(&r);
 }
@@ -521,7 +552,8 @@ TEST(tools_and_their_choice)
         { "{" MESSAGES "," TOOLS ",\"tool_choice\":\"none\"}", OAI_TOOL_NONE },
         { "{\"tool_choice\":\"required\"," MESSAGES "," TOOLS "}", OAI_TOOL_REQUIRED },
         { "{" MESSAGES "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":"
-          "{\"name\":\"f\"}}}", OAI_TOOL_NAMED },
+          "{\"name\":\"f\"}}}",
+          OAI_TOOL_NAMED },
         { "{" MESSAGES ",\"tools\":[]}", OAI_TOOL_NONE },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

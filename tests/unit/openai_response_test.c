@@ -45,15 +45,14 @@ static void event_is(struct json_out *o, const char *expected)
     json_out_reset(o);
 }
 
-#define HEAD                                                                                   \
-    "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\","         \
+#define HEAD                                                                                       \
+    "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\","             \
     "\"system_fingerprint\":null,\"choices\":["
-#define CHAT_TAIL                                                                              \
-    "\"created\":2,\"model\":\"m\\\"x\",\"system_fingerprint\":null,\"choices\":["
+#define CHAT_TAIL  "\"created\":2,\"model\":\"m\\\"x\",\"system_fingerprint\":null,\"choices\":["
 #define CHAT_HEAD  "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\"," CHAT_TAIL
 #define CHUNK_HEAD "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\"," CHAT_TAIL
-#define USAGE(p, c, t, k)                                                                      \
-    "{\"prompt_tokens\":" #p ",\"completion_tokens\":" #c ",\"total_tokens\":" #t              \
+#define USAGE(p, c, t, k)                                                                          \
+    "{\"prompt_tokens\":" #p ",\"completion_tokens\":" #c ",\"total_tokens\":" #t                  \
     ",\"prompt_tokens_details\":{\"cached_tokens\":" #k "}}"
 
 TEST(completion_reply)
@@ -69,10 +68,10 @@ TEST(completion_reply)
     body_is(&o, HEAD "{\"index\":0,\"text\":\"hi\\n\",\"logprobs\":null,\"finish_reason\":"
                      "\"length\",\"stop_reason\":null}],\"usage\":" USAGE(7, 2, 9, 0) "}");
     oai_write_reply(&o, &completion, c + 1, 2, &usage, NULL);
-    body_is(&o, HEAD "{\"index\":1,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
-                     "\"stop_reason\":\"\\n\"},{\"index\":2,\"text\":\"x\",\"logprobs\":null,"
-                     "\"finish_reason\":\"stop\",\"stop_reason\":0}],\"usage\":"
-                     USAGE(7, 2, 9, 0) "}");
+    body_is(&o,
+            HEAD "{\"index\":1,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                 "\"stop_reason\":\"\\n\"},{\"index\":2,\"text\":\"x\",\"logprobs\":null,"
+                 "\"finish_reason\":\"stop\",\"stop_reason\":0}],\"usage\":" USAGE(7, 2, 9, 0) "}");
     json_out_fini(&o);
 }
 
@@ -82,9 +81,12 @@ TEST(completion_with_everything)
     const struct oai_usage usage = { 3, 2, 1, 4 };
     const struct oai_cache_report cache = { 3, 1, 2, 3, 4, 5, 6 };
     const int32_t ids[] = { 5, 6 }, prompt[] = { 1 };
-    const struct oai_choice c = { .text = T("x"), .finish = OAI_FINISH_CONTENT_FILTER,
-                                  .stop_reason = OAI_NO_STOP_REASON, .token_ids = ids,
-                                  .n_token_ids = 2, .prompt_token_ids = prompt,
+    const struct oai_choice c = { .text = T("x"),
+                                  .finish = OAI_FINISH_CONTENT_FILTER,
+                                  .stop_reason = OAI_NO_STOP_REASON,
+                                  .token_ids = ids,
+                                  .n_token_ids = 2,
+                                  .prompt_token_ids = prompt,
                                   .n_prompt_token_ids = 1 };
     oai_write_reply(&o, &completion, &c, 1, &usage, &cache);
     body_is(&o, HEAD
@@ -101,20 +103,27 @@ TEST(completion_with_everything)
 TEST(completion_logprobs)
 {
     const struct oai_alternative top1[] = {
-        { 3, -0.5f, T(" b") }, { 4, -1.25f, T("\xf0\x9f") }, { 5, -INFINITY, T("c") },
+        { 3, -0.5f, T(" b") },
+        { 4, -1.25f, T("\xf0\x9f") },
+        { 5, -INFINITY, T("c") },
         { 6, -2.0f, T(" b") },
     };
     const struct oai_token t[] = {
         { .id = 2, .token = T("\xc3\xa9") },
         { .id = 3, .token = T(" b"), .scored = true, .logprob = -0.5f, .n_top = 4, .top = top1 },
         { .id = 1, .token = T("</s>"), .scored = true, .silent = true, .logprob = NAN },
-        { .id = 9, .token = T("\xe2\x82"), .scored = true, .logprob = -0.1f, .n_top = 1,
+        { .id = 9,
+          .token = T("\xe2\x82"),
+          .scored = true,
+          .logprob = -0.1f,
+          .n_top = 1,
           .top = top1 },
         { .id = 8, .token = T("\xac!"), .scored = true, .logprob = -3.0f },
         { .id = 7, .scored = true, .logprob = -3.0f },
     };
     const struct oai_logprobs lp = { t, 6, 10 };
-    const struct oai_choice c = { .text = T("x"), .stop_reason = OAI_NO_STOP_REASON,
+    const struct oai_choice c = { .text = T("x"),
+                                  .stop_reason = OAI_NO_STOP_REASON,
                                   .logprobs = &lp };
     const struct oai_usage usage = { 0 };
     struct json_out o = { 0 };
@@ -140,8 +149,12 @@ TEST(chat_reply)
     const struct oai_logprobs lp = { t, 1, 0 };
     const int32_t prompt[] = { 1, 2 };
     const struct oai_choice c[] = {
-        { .text = T("hi"), .finish = OAI_FINISH_STOP, .stop_reason = OAI_NO_STOP_REASON,
-          .logprobs = &lp, .prompt_token_ids = prompt, .n_prompt_token_ids = 2 },
+        { .text = T("hi"),
+          .finish = OAI_FINISH_STOP,
+          .stop_reason = OAI_NO_STOP_REASON,
+          .logprobs = &lp,
+          .prompt_token_ids = prompt,
+          .n_prompt_token_ids = 2 },
         { .index = 1, .finish = OAI_FINISH_LENGTH, .stop_reason = OAI_NO_STOP_REASON },
     };
     const struct oai_usage usage = { 2, 2, 0, 0 };
@@ -154,28 +167,31 @@ TEST(chat_reply)
             "{\"token\":\"\xef\xbf\xbd\",\"logprob\":-2.5,\"bytes\":[255]}]}],\"refusal\":null},"
             "\"finish_reason\":\"stop\",\"stop_reason\":null},{\"index\":1,\"message\":{\"role\":"
             "\"assistant\",\"content\":\"\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":"
-            "\"length\",\"stop_reason\":null}],\"usage\":" USAGE(2, 2, 4, 0)
-            ",\"prompt_token_ids\":[1,2]}");
+            "\"length\",\"stop_reason\":null}],\"usage\":" USAGE(2, 2, 4,
+                                                                 0) ",\"prompt_token_ids\":[1,2]}");
     json_out_fini(&o);
 }
 
 TEST(chat_reply_with_tools)
 {
     const struct oai_tool_call calls[] = {
-        { 0, T("call_1"), T("f"), T("{\"a\": 1}") }, { 1, T("call_2"), T("g"), T("") },
+        { 0, T("call_1"), T("f"), T("{\"a\": 1}") },
+        { 1, T("call_2"), T("g"), T("") },
     };
-    const struct oai_choice c = { .finish = OAI_FINISH_TOOL_CALLS, .tool_calls = calls,
-                                  .n_tool_calls = 2, .stop_reason = OAI_NO_STOP_REASON };
+    const struct oai_choice c = { .finish = OAI_FINISH_TOOL_CALLS,
+                                  .tool_calls = calls,
+                                  .n_tool_calls = 2,
+                                  .stop_reason = OAI_NO_STOP_REASON };
     const struct oai_usage usage = { 1, 1, 0, 0 };
     struct json_out o = { 0 };
     oai_write_reply(&o, &chat, &c, 1, &usage, NULL);
-    body_is(&o, CHAT_HEAD
-            "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":null,\"refusal\":null,"
-            "\"tool_calls\":[{\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
-            "\"arguments\":\"{\\\"a\\\": 1}\"}},{\"id\":\"call_2\",\"type\":\"function\","
-            "\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},\"logprobs\":null,"
-            "\"finish_reason\":\"tool_calls\",\"stop_reason\":null}],\"usage\":"
-            USAGE(1, 1, 2, 0) "}");
+    body_is(
+        &o, CHAT_HEAD
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":null,\"refusal\":null,"
+        "\"tool_calls\":[{\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"a\\\": 1}\"}},{\"id\":\"call_2\",\"type\":\"function\","
+        "\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},\"logprobs\":null,"
+        "\"finish_reason\":\"tool_calls\",\"stop_reason\":null}],\"usage\":" USAGE(1, 1, 2, 0) "}");
     json_out_fini(&o);
 }
 
@@ -188,14 +204,16 @@ TEST(prompt_logprobs)
         { .id = 9, .token = T("c"), .scored = true, .logprob = -4.0f, .n_top = 1, .top = top },
     };
     const struct oai_logprobs lp = { t, 3, 0 };
-    const struct oai_choice c = { .text = T(""), .stop_reason = OAI_NO_STOP_REASON,
+    const struct oai_choice c = { .text = T(""),
+                                  .stop_reason = OAI_NO_STOP_REASON,
                                   .prompt_logprobs = &lp };
     const struct oai_usage usage = { 0 };
     struct json_out o = { 0 };
 #define RANKED(l, r, s) "{\"logprob\":" l ",\"rank\":" r ",\"decoded_token\":\"" s "\"}"
-    static const char list[] = "\"prompt_logprobs\":[null,{\"3\":" RANKED("-0.5", "1", "a")
-        ",\"4\":" RANKED("-1.5", "2", "b") "},{\"3\":" RANKED("-0.5", "1", "a") ",\"9\":"
-        RANKED("-4.0", "null", "c") "}]";
+    static const char list[] =
+        "\"prompt_logprobs\":[null,{\"3\":" RANKED("-0.5", "1", "a") ",\"4\":" RANKED(
+            "-1.5", "2", "b") "},{\"3\":" RANKED("-0.5", "1", "a") ",\"9\":" RANKED("-4.0", "null",
+                                                                                    "c") "}]";
     oai_write_reply(&o, &completion, &c, 1, &usage, NULL);
     check_json(o.p, o.n);
     json_out_raw(&o, "", 1);
@@ -222,8 +240,11 @@ TEST(completion_stream)
     const int32_t ids[] = { 5 }, prompt[] = { 1, 2 };
     const struct oai_token t = { .id = 5, .token = T("x"), .scored = true, .logprob = -1.0f };
     const struct oai_logprobs lp = { &t, 1, 4 };
-    d = (struct oai_delta){ .text = T("x"), .token_ids = ids, .n_token_ids = 1,
-                            .prompt_token_ids = prompt, .n_prompt_token_ids = 2,
+    d = (struct oai_delta){ .text = T("x"),
+                            .token_ids = ids,
+                            .n_token_ids = 1,
+                            .prompt_token_ids = prompt,
+                            .n_prompt_token_ids = 2,
                             .logprobs = &lp };
     oai_stream_delta(&o, &s, &d);
     event_is(&o, HEAD
@@ -268,12 +289,14 @@ TEST(chat_stream_in_order)
                             "{\"arguments\":\"{}\"}}]},\"logprobs\":null,\"finish_reason\":null}]"
                             ",\"usage\":null}");
     const struct oai_usage usage = { 7, 2, 4, 0 };
-    d = (struct oai_delta){ .index = 1, .finish = OAI_FINISH_TOOL_CALLS,
-                            .stop_reason = OAI_NO_STOP_REASON, .usage = &usage };
+    d = (struct oai_delta){ .index = 1,
+                            .finish = OAI_FINISH_TOOL_CALLS,
+                            .stop_reason = OAI_NO_STOP_REASON,
+                            .usage = &usage };
     oai_stream_delta(&o, &s, &d);
-    event_is(&o, CHUNK_HEAD "{\"index\":1,\"delta\":{},\"logprobs\":null,\"finish_reason\":"
-                            "\"tool_calls\",\"stop_reason\":null}],\"usage\":"
-                            USAGE(7, 2, 9, 4) "}");
+    event_is(&o,
+             CHUNK_HEAD "{\"index\":1,\"delta\":{},\"logprobs\":null,\"finish_reason\":"
+                        "\"tool_calls\",\"stop_reason\":null}],\"usage\":" USAGE(7, 2, 9, 4) "}");
     oai_stream_usage(&o, &s, &usage, NULL);
     event_is(&o, CHUNK_HEAD "],\"usage\":" USAGE(7, 2, 9, 4) "}");
     const struct oai_cache_report cache = { 7, 1, 2, 0, 0, 4, 0 };
@@ -329,7 +352,8 @@ TEST(errors)
 TEST(models_and_tokens)
 {
     struct json_out o = { 0 };
-    const struct oai_model m[] = { { "a", "quire", "/m/a", 5, 2048 }, { "b", "quire", NULL, 5, 1 } };
+    const struct oai_model m[] = { { "a", "quire", "/m/a", 5, 2048 },
+                                   { "b", "quire", NULL, 5, 1 } };
     oai_write_models(&o, m, 2);
     body_is(&o, "{\"object\":\"list\",\"data\":[{\"id\":\"a\",\"object\":\"model\",\"created\":5,"
                 "\"owned_by\":\"quire\",\"root\":\"/m/a\",\"parent\":null,\"max_model_len\":2048},"
@@ -352,9 +376,9 @@ TEST(models_and_tokens)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(completion_reply),      RUN(completion_with_everything), RUN(completion_logprobs),
-        RUN(chat_reply),            RUN(chat_reply_with_tools),      RUN(prompt_logprobs),
-        RUN(completion_stream),     RUN(chat_stream_in_order),       RUN(errors),
+        RUN(completion_reply),  RUN(completion_with_everything), RUN(completion_logprobs),
+        RUN(chat_reply),        RUN(chat_reply_with_tools),      RUN(prompt_logprobs),
+        RUN(completion_stream), RUN(chat_stream_in_order),       RUN(errors),
         RUN(models_and_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

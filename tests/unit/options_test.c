@@ -57,8 +57,8 @@ TEST(command_line_forms)
 
     assert_ok(read_args(&o,
                         ARGS("--port=1", "--max-model-len", "128k", "--no-enable-prefix-caching",
-                             "--served_model_name", "a, b", "--served-model-name", "c",
-                             "--dtype", "float32", "--seed", "0", "--", "-odd-"),
+                             "--served_model_name", "a, b", "--served-model-name", "c", "--dtype",
+                             "float32", "--seed", "0", "--", "-odd-"),
                         NULL, &e),
               e);
     assert_int_equal(o.port, 1);
@@ -154,8 +154,7 @@ TEST(flags_without_effect_are_accepted)
     struct srv_options o;
     struct err e = { 0 };
 
-    assert_ok(read_args(&o, ARGS("--swap-space", "4", "--trust-remote-code", "m"), NULL, &e),
-              e);
+    assert_ok(read_args(&o, ARGS("--swap-space", "4", "--trust-remote-code", "m"), NULL, &e), e);
     assert_int_equal(o.n_ignored, 2);
     assert_string_equal(o.model, "m");
     srv_options_fini(&o);
@@ -166,11 +165,13 @@ TEST(sizes)
     static const struct {
         const char *text;
         uint64_t value;
-    } good[] = { { "0", 0 },          { "4096", 4096 },   { "128k", 128000 },
-                 { "128K", 131072 },  { "128Ki", 131072 }, { "128KiB", 131072 },
-                 { "1.5G", 1610612736 }, { "25.6k", 25600 }, { "2g", 2000000000 },
-                 { "1T", 1099511627776 } };
-    static const char *const bad[] = { "", "-1", "1.5", "k", "0x10", "1kk", "1e400", "inf", "nan", "1 k", "9999999T" };
+    } good[] = {
+        { "0", 0 },           { "4096", 4096 },       { "128k", 128000 },     { "128K", 131072 },
+        { "128Ki", 131072 },  { "128KiB", 131072 },   { "1.5G", 1610612736 }, { "25.6k", 25600 },
+        { "2g", 2000000000 }, { "1T", 1099511627776 }
+    };
+    static const char *const bad[] = { "",      "-1",  "1.5", "k",   "0x10",    "1kk",
+                                       "1e400", "inf", "nan", "1 k", "9999999T" };
     uint64_t v;
 
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

@@ -45,9 +45,9 @@ TEST(a_chunk_obeys_cap_and_budget)
 TEST(the_victim_costs_least_per_useful_block)
 {
     struct policy_victim c[] = {
-        { .gain = 4, .recompute = 64 },  /* 16 a block */
-        { .gain = 40, .recompute = 640 },/* only 8 useful: 80 a block */
-        { .gain = 8, .recompute = 100 }, /* 12.5 a block */
+        { .gain = 4, .recompute = 64 },   /* 16 a block */
+        { .gain = 40, .recompute = 640 }, /* only 8 useful: 80 a block */
+        { .gain = 8, .recompute = 100 },  /* 12.5 a block */
     };
     assert_int_equal(policy_pick_victim(c, 3, 8, false), 2);
     c[2].n_preempted = 1; /* counts double now */

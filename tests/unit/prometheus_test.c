@@ -42,22 +42,21 @@ TEST(exposition_text)
     prom_observe_n(h, 10.25, 2);
     prom_observe(h, 1e9);
     struct json_out o = { 0 };
-    assert_string_equal(rendered(r, &o),
-                        "# HELP x:reqs_total Help \\\\ \"q\"\\nmore\n"
-                        "# TYPE x:reqs_total counter\n"
-                        "x:reqs_total{model=\"a\\\"b\\\\c\\nd\"} 4\n"
-                        "x:reqs_total{model=\"b\"} 10\n"
-                        "# HELP temp T\n"
-                        "# TYPE temp gauge\n"
-                        "temp -1.5\n"
-                        "# HELP lat_seconds L\n"
-                        "# TYPE lat_seconds histogram\n"
-                        "lat_seconds_bucket{model=\"b\",le=\"0.5\"} 1\n"
-                        "lat_seconds_bucket{model=\"b\",le=\"1.0\"} 2\n"
-                        "lat_seconds_bucket{model=\"b\",le=\"10.0\"} 2\n"
-                        "lat_seconds_bucket{model=\"b\",le=\"+Inf\"} 5\n"
-                        "lat_seconds_sum{model=\"b\"} 1000000021.75\n"
-                        "lat_seconds_count{model=\"b\"} 5\n");
+    assert_string_equal(rendered(r, &o), "# HELP x:reqs_total Help \\\\ \"q\"\\nmore\n"
+                                         "# TYPE x:reqs_total counter\n"
+                                         "x:reqs_total{model=\"a\\\"b\\\\c\\nd\"} 4\n"
+                                         "x:reqs_total{model=\"b\"} 10\n"
+                                         "# HELP temp T\n"
+                                         "# TYPE temp gauge\n"
+                                         "temp -1.5\n"
+                                         "# HELP lat_seconds L\n"
+                                         "# TYPE lat_seconds histogram\n"
+                                         "lat_seconds_bucket{model=\"b\",le=\"0.5\"} 1\n"
+                                         "lat_seconds_bucket{model=\"b\",le=\"1.0\"} 2\n"
+                                         "lat_seconds_bucket{model=\"b\",le=\"10.0\"} 2\n"
+                                         "lat_seconds_bucket{model=\"b\",le=\"+Inf\"} 5\n"
+                                         "lat_seconds_sum{model=\"b\"} 1000000021.75\n"
+                                         "lat_seconds_count{model=\"b\"} 5\n");
     prom_set(g, NAN);
     assert_contains(rendered(r, &o), "\ntemp NaN\n");
     prom_set(g, -INFINITY);

@@ -89,10 +89,17 @@ static void rotate_by_ops(struct world *w, bool interleaved, uint32_t first)
     struct ops ops;
     struct err e = { 0 };
     uint32_t token = (uint32_t)cu[first];
-    struct op_rope r = { .x = w->key + (token * WIDTH + RANK) * size_of(w), .ld = WIDTH,
-                         .n_parts = 1, .dim = ROPE, .first = token, .n_rows = SEQS - first,
-                         .table_rows = POSITIONS, .interleaved = interleaved,
-                         .cu_seqlens = cu + first, .cos = w->cos, .sin = w->sin };
+    struct op_rope r = { .x = w->key + (token * WIDTH + RANK) * size_of(w),
+                         .ld = WIDTH,
+                         .n_parts = 1,
+                         .dim = ROPE,
+                         .first = token,
+                         .n_rows = SEQS - first,
+                         .table_rows = POSITIONS,
+                         .interleaved = interleaved,
+                         .cu_seqlens = cu + first,
+                         .cos = w->cos,
+                         .sin = w->sin };
     assert_ok(ops_cpu_open(&ops, w->wide ? OP_F32 : OP_BF16, 2, &e), e);
     ops.rope(ops.self, &r, TOKENS - token);
     ops.close(ops.self);

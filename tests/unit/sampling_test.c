@@ -11,8 +11,9 @@
 
 enum { VOCAB = 1000, ROWS = 16 };
 
-static const struct sample_params plain = { .temperature = 0, .top_p = 1,
-                                            .repetition_penalty = 1, .n_logprobs = -1 };
+static const struct sample_params plain = {
+    .temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1
+};
 
 struct batch {
     struct plan_output output[ROWS];
@@ -29,8 +30,11 @@ static struct batch *batch_of(uint32_t n)
     b->plan.output = b->output;
     for (uint32_t i = 0; i < n; i++) {
         b->params[i] = plain;
-        b->output[i] = (struct plan_output){ .target = -1, .params = &b->params[i], .seed = i,
-                                             .history = b->history, .n_history = 8,
+        b->output[i] = (struct plan_output){ .target = -1,
+                                             .params = &b->params[i],
+                                             .seed = i,
+                                             .history = b->history,
+                                             .n_history = 8,
                                              .n_prompt = 4 };
     }
     return b;
@@ -64,9 +68,11 @@ TEST(philox_repeats_its_published_vectors)
         uint32_t c[4], k[2], want[4];
     } v[] = {
         { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
-        { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff }, { 0xffffffff, 0xffffffff },
+        { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff },
+          { 0xffffffff, 0xffffffff },
           { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
-        { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 }, { 0xa4093822, 0x299f31d0 },
+        { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 },
+          { 0xa4093822, 0x299f31d0 },
           { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
     };
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
@@ -293,11 +299,20 @@ TEST(rows_do_not_see_each_other)
         b->output[i].n_history = 1 + i % 5;
         b->output[i].n_prompt = 1;
         switch (i % 4) {
-        case 1: b->params[i].temperature = 1; break;
-        case 2: b->params[i].temperature = 0.7f; b->params[i].top_p = 0.9f; break;
-        case 3: b->params[i].n_bias = 1; b->params[i].bias = bias;
-                b->params[i].frequency_penalty = 0.5f; break;
-        default: break;
+        case 1:
+            b->params[i].temperature = 1;
+            break;
+        case 2:
+            b->params[i].temperature = 0.7f;
+            b->params[i].top_p = 0.9f;
+            break;
+        case 3:
+            b->params[i].n_bias = 1;
+            b->params[i].bias = bias;
+            b->params[i].frequency_penalty = 0.5f;
+            break;
+        default:
+            break;
         }
     }
     const struct sampled *all = sample(pooled, b);
@@ -367,14 +382,10 @@ TEST(draws_follow_the_weights)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(philox_repeats_its_published_vectors),
-        RUN(greedy_takes_the_lowest_of_equals),
-        RUN(filters_equal_a_sorting_oracle),
-        RUN(penalties_bias_and_masks_apply_in_order),
-        RUN(logprobs_are_of_the_raw_logits),
-        RUN(rows_do_not_see_each_other),
-        RUN(logits_that_are_not_finite_name_no_token),
-        RUN(draws_follow_the_weights),
+        RUN(philox_repeats_its_published_vectors),     RUN(greedy_takes_the_lowest_of_equals),
+        RUN(filters_equal_a_sorting_oracle),           RUN(penalties_bias_and_masks_apply_in_order),
+        RUN(logprobs_are_of_the_raw_logits),           RUN(rows_do_not_see_each_other),
+        RUN(logits_that_are_not_finite_name_no_token), RUN(draws_follow_the_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,9 +149,8 @@ TEST(preempted_requests_say_every_token_once)
     struct world w;
     const uint32_t budgets[] = { 1, 7, 16, 17, 4096 };
     for (uint32_t b = 0; b < 5; b++) {
-        world_open(&w, &(struct world_config){
-                           .n_blocks = 24,
-                           .sched = { .max_num_batched_tokens = budgets[b] } });
+        world_open(&w, &(struct world_config){ .n_blocks = 24,
+                                               .sched = { .max_num_batched_tokens = budgets[b] } });
         for (req_id i = 0; i < 4; i++)
             submit(&w, i, i, 14, 146); /* 10 blocks each */
         world_drain(&w, 4000);

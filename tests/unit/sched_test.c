@@ -5,7 +5,8 @@
 #include "kvpool/internal.h"
 #include "support/test.h"
 
-static const struct sample_params greedy = { .top_p = 1, .repetition_penalty = 1,
+static const struct sample_params greedy = { .top_p = 1,
+                                             .repetition_penalty = 1,
                                              .n_logprobs = -1 };
 
 /* The token that request (seed, n_prompt) says at output i, greedy. */
@@ -75,8 +76,8 @@ TEST(edges_of_blocks_and_lengths)
 TEST(one_budget_for_decode_and_prompts)
 {
     struct world w;
-    world_open(&w, &(struct world_config){
-                       .n_blocks = 64, .sched = { .max_num_batched_tokens = 16 } });
+    world_open(&w,
+               &(struct world_config){ .n_blocks = 64, .sched = { .max_num_batched_tokens = 16 } });
     submit(&w, 1, 1, 10, 30);
     assert_true(world_step(&w));
     submit(&w, 2, 2, 40, 2);
@@ -205,8 +206,7 @@ TEST(a_full_queue_is_busy_with_both_numbers)
     struct world w;
     struct err e;
     world_open(&w, &(struct world_config){
-                       .n_blocks = 16,
-                       .sched = { .max_queued = 3, .max_queued_tokens = 100 } });
+                       .n_blocks = 16, .sched = { .max_queued = 3, .max_queued_tokens = 100 } });
     for (req_id i = 0; i < 3; i++)
         submit(&w, i, i, 10, 2);
     struct sched_request r = { .id = 9, .n_prompt = 10, .n = 1, .max_tokens = 2 };
@@ -340,8 +340,8 @@ TEST(prompt_scores_come_in_order_across_chunks)
     struct err e;
     const uint32_t budgets[] = { 1, 7, 16, 64 };
     for (uint32_t b = 0; b < 4; b++) {
-        world_open(&w, &(struct world_config){
-                           .n_blocks = 32, .sched = { .max_num_batched_tokens = budgets[b] } });
+        world_open(&w, &(struct world_config){ .n_blocks = 32,
+                                               .sched = { .max_num_batched_tokens = budgets[b] } });
         struct sched_request r = {
             .id = 1, .n_prompt = 50, .n = 2, .max_tokens = 3, .prompt_logprobs = true
         };
@@ -383,9 +383,9 @@ TEST(cancel_in_every_state)
 {
     struct world w;
     struct err e;
-    world_open(&w, &(struct world_config){
-                       .n_blocks = 32,
-                       .sched = { .max_num_seqs = 3, .max_num_batched_tokens = 16 } });
+    world_open(
+        &w, &(struct world_config){ .n_blocks = 32,
+                                    .sched = { .max_num_seqs = 3, .max_num_batched_tokens = 16 } });
     submit(&w, 1, 1, 10, 50);
     submit(&w, 2, 2, 100, 5);
     submit(&w, 3, 3, 10, 5);
@@ -590,8 +590,9 @@ TEST(bad_configurations_are_refused)
     struct sched *s;
     for (int i = 0; i < 6; i++) {
         struct sched_config c = good;
-        const char *name[] = { "max_num_seqs", "max_num_batched_tokens", "max_model_len",
-                               "max_partial_prefills", "max_outputs", "max_queued" };
+        const char *name[] = { "max_num_seqs",  "max_num_batched_tokens",
+                               "max_model_len", "max_partial_prefills",
+                               "max_outputs",   "max_queued" };
         if (i == 0)
             c.max_num_seqs = 0;
         if (i == 1)

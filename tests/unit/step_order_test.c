@@ -7,8 +7,10 @@
 
 enum { ROWS = 12, TOKENS = 200, OUTPUTS = 24, COLS = 7, GROUPS = 2 };
 
-static const struct ops_limits limits = { .max_tokens = TOKENS, .max_rows = ROWS,
-                                          .max_outputs = OUTPUTS, .n_groups = GROUPS,
+static const struct ops_limits limits = { .max_tokens = TOKENS,
+                                          .max_rows = ROWS,
+                                          .max_outputs = OUTPUTS,
+                                          .n_groups = GROUPS,
                                           .table_cols = COLS };
 
 /* Arrays in which every entry is its own. */
@@ -23,10 +25,14 @@ static void draw(struct world *w, struct rng *r)
 {
     struct step_plan *p = &w->plan;
     memset(w, 0, sizeof *w);
-    *p = (struct step_plan){ .step = 9, .n_groups = GROUPS, .token = w->token,
+    *p = (struct step_plan){ .step = 9,
+                             .n_groups = GROUPS,
+                             .token = w->token,
                              .token_from = rng_below(r, 2) ? w->from : NULL,
-                             .position = w->position, .cu_seqlens = w->cu,
-                             .past_seqlens = w->past, .output = w->output };
+                             .position = w->position,
+                             .cu_seqlens = w->cu,
+                             .past_seqlens = w->past,
+                             .output = w->output };
     p->n_rows = 1 + (uint32_t)rng_below(r, ROWS);
     for (uint32_t i = 0; i < p->n_rows; i++) {
         int32_t n = (int32_t)rng_below(r, 2) ? 1 : (int32_t)rng_below(r, 16);
@@ -38,7 +44,8 @@ static void draw(struct world *w, struct rng *r)
             w->position[t] = w->past[i] + t - w->cu[i];
             if (p->n_outputs < OUTPUTS && rng_below(r, 3) == 0)
                 w->output[p->n_outputs++] = (struct plan_output){
-                    .row = i, .token = (uint32_t)t, .history = &w->token[t], .seed = (uint64_t)t };
+                    .row = i, .token = (uint32_t)t, .history = &w->token[t], .seed = (uint64_t)t
+                };
         }
     }
     p->n_tokens = (uint32_t)w->cu[p->n_rows];

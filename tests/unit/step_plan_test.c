@@ -38,17 +38,37 @@ static void init(struct fixture *f)
     memcpy(f->history1, token + 1, sizeof f->history1);
     f->copy[0] = (struct plan_copy){ .from = 0, .to = 2 };
     f->copy[1] = (struct plan_copy){ .from = 0, .to = 5 };
-    f->out[0] = (struct plan_output){ .row = 0, .token = 0, .target = -1, .params = &f->params,
-                                      .history = f->history, .n_history = 35, .n_prompt = 30 };
-    f->out[1] = (struct plan_output){ .row = 1, .token = 3, .target = -1, .params = &f->params,
-                                      .history = f->history1, .n_history = 3, .n_prompt = 3 };
-    f->p = (struct step_plan){
-        .step = 1, .n_tokens = 4, .n_rows = 3, .n_groups = 2, .max_query_len = 3,
-        .max_kv_len = 35, .token = f->token, .position = f->position, .cu_seqlens = f->cu,
-        .past_seqlens = f->past, .slot_mapping = { f->slot[0], f->slot[1] },
-        .block_table = { f->table[0], f->table[1] }, .table_cols = { 3, 3 }, .n_copies = 2,
-        .copy = f->copy, .n_outputs = 2, .output = f->out
-    };
+    f->out[0] = (struct plan_output){ .row = 0,
+                                      .token = 0,
+                                      .target = -1,
+                                      .params = &f->params,
+                                      .history = f->history,
+                                      .n_history = 35,
+                                      .n_prompt = 30 };
+    f->out[1] = (struct plan_output){ .row = 1,
+                                      .token = 3,
+                                      .target = -1,
+                                      .params = &f->params,
+                                      .history = f->history1,
+                                      .n_history = 3,
+                                      .n_prompt = 3 };
+    f->p = (struct step_plan){ .step = 1,
+                               .n_tokens = 4,
+                               .n_rows = 3,
+                               .n_groups = 2,
+                               .max_query_len = 3,
+                               .max_kv_len = 35,
+                               .token = f->token,
+                               .position = f->position,
+                               .cu_seqlens = f->cu,
+                               .past_seqlens = f->past,
+                               .slot_mapping = { f->slot[0], f->slot[1] },
+                               .block_table = { f->table[0], f->table[1] },
+                               .table_cols = { 3, 3 },
+                               .n_copies = 2,
+                               .copy = f->copy,
+                               .n_outputs = 2,
+                               .output = f->out };
 }
 
 TEST(good_plan_passes)
@@ -146,8 +166,11 @@ TEST(copies_and_outputs_are_named)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(good_plan_passes),          RUN(empty_plan_passes), RUN(rows_are_named),
-        RUN(slots_and_tables_are_named), RUN(copies_and_outputs_are_named),
+        RUN(good_plan_passes),
+        RUN(empty_plan_passes),
+        RUN(rows_are_named),
+        RUN(slots_and_tables_are_named),
+        RUN(copies_and_outputs_are_named),
         RUN(a_token_may_come_from_the_step_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,15 +16,29 @@ struct fixture {
 
 static void init(struct fixture *f)
 {
-    *f = (struct fixture){ .token = { 4, -1, -1 }, .from = { -1, 1, 0 },
+    *f = (struct fixture){ .token = { 4, -1, -1 },
+                           .from = { -1, 1, 0 },
                            .history = { { 9, 4, -1 }, { 8, 7, 6, -1 } },
                            .before = { { .token = 50 }, { .token = 60 } } };
-    f->out[0] = (struct plan_output){ .row = 0, .token = 1, .target = -1, .params = &penal,
-                                      .history = f->history[0], .n_history = 3 };
-    f->out[1] = (struct plan_output){ .row = 1, .token = 2, .target = -1, .params = &plain,
-                                      .history = f->history[1], .n_history = 4 };
-    f->p = (struct step_plan){ .step = 2, .n_tokens = 3, .n_rows = 2, .token = f->token,
-                               .token_from = f->from, .n_outputs = 2, .output = f->out };
+    f->out[0] = (struct plan_output){ .row = 0,
+                                      .token = 1,
+                                      .target = -1,
+                                      .params = &penal,
+                                      .history = f->history[0],
+                                      .n_history = 3 };
+    f->out[1] = (struct plan_output){ .row = 1,
+                                      .token = 2,
+                                      .target = -1,
+                                      .params = &plain,
+                                      .history = f->history[1],
+                                      .n_history = 4 };
+    f->p = (struct step_plan){ .step = 2,
+                               .n_tokens = 3,
+                               .n_rows = 2,
+                               .token = f->token,
+                               .token_from = f->from,
+                               .n_outputs = 2,
+                               .output = f->out };
 }
 
 TEST(a_plan_that_names_every_token_is_itself)
@@ -54,7 +68,7 @@ TEST(tokens_and_histories_are_filled)
     assert_null(p->token_from);
     assert_int_equal(p->output[0].history[1], 4);
     assert_int_equal(p->output[0].history[2], 60);
-    assert_int_equal(f.history[0][2], -1); /* the scheduler's own is left alone */
+    assert_int_equal(f.history[0][2], -1);                /* the scheduler's own is left alone */
     assert_ptr_equal(p->output[1].history, f.history[1]); /* nobody reads it */
     assert_int_equal(p->output[1].n_history, 4);
     step_resolve_fini(&r);

@@ -29,8 +29,10 @@ static void open_world(struct world *w, uint32_t n_steps)
 {
     struct pool_spec spec = { .blocks = 400, .seqs = 64 };
     struct kv_layout lay = layout_of(&spec);
-    struct sched_config cfg = { .max_num_seqs = 64, .max_num_batched_tokens = 64,
-                                .max_model_len = 512, .max_queued = 64,
+    struct sched_config cfg = { .max_num_seqs = 64,
+                                .max_num_batched_tokens = 64,
+                                .max_model_len = 512,
+                                .max_queued = 64,
                                 .max_partial_prefills = 1 };
     struct sched_sink sink = { w, on_event };
     struct err e;
@@ -50,8 +52,12 @@ static void close_world(struct world *w)
 
 static void submit(struct world *w, req_id id, uint32_t max_tokens)
 {
-    struct sched_request r = { .id = id, .prompt = w->prompt, .n_prompt = 20,
-                               .max_tokens = max_tokens, .n = 1, .params = &w->params };
+    struct sched_request r = { .id = id,
+                               .prompt = w->prompt,
+                               .n_prompt = 20,
+                               .max_tokens = max_tokens,
+                               .n = 1,
+                               .params = &w->params };
     struct err e;
     assert_ok(sched_submit(w->sched, &r, &e), e);
 }
@@ -240,10 +246,8 @@ TEST(pins_have_names_of_their_own)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(a_step_is_told_as_it_was),
-        RUN(the_oldest_go_first),
-        RUN(steps_outlive_their_rows),
-        RUN(nothing_is_recorded_when_off),
+        RUN(a_step_is_told_as_it_was),     RUN(the_oldest_go_first),
+        RUN(steps_outlive_their_rows),     RUN(nothing_is_recorded_when_off),
         RUN(pins_have_names_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

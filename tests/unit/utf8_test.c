@@ -56,8 +56,8 @@ TEST(every_three_bytes_agree_with_the_table)
             fail_msg("%02x %02x %02x", s[0], s[1], s[2]);
     }
     /* Four: every lead of that length, every second byte, edges of the rest. */
-    static const unsigned char edges[] = { 0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0,
-                                           0xff };
+    static const unsigned char edges[] = { 0x00, 0x7f, 0x80, 0x8f, 0x90,
+                                           0x9f, 0xa0, 0xbf, 0xc0, 0xff };
     for (unsigned a = 0xf0; a <= 0xff; a++)
         for (unsigned b = 0; b <= 0xff; b++)
             for (size_t i = 0; i < sizeof edges * sizeof edges; i++) {
@@ -86,11 +86,20 @@ TEST(incomplete_tail_counts_only_what_may_be_completed)
         const char *s;
         size_t n, tail;
     } rows[] = {
-        { "", 0, 0 },           { "abc", 3, 0 },        { "a\xf0", 2, 1 },
-        { "a\xf0\x9f", 3, 2 },  { "\xf0\x9f\x98", 3, 3 }, { "\xf0\x9f\x98\x80", 4, 0 },
-        { "a\xff", 2, 0 },      { "\x80", 1, 0 },       { "\xe0\x80", 2, 0 },
-        { "\xed\xa0", 2, 0 },   { "\xf4\x90", 2, 0 },   { "\xc3\xa9\xc3", 3, 1 },
-        { "\xc0", 1, 0 },       { "\xe2\x82\x80\xe2", 4, 1 },
+        { "", 0, 0 },
+        { "abc", 3, 0 },
+        { "a\xf0", 2, 1 },
+        { "a\xf0\x9f", 3, 2 },
+        { "\xf0\x9f\x98", 3, 3 },
+        { "\xf0\x9f\x98\x80", 4, 0 },
+        { "a\xff", 2, 0 },
+        { "\x80", 1, 0 },
+        { "\xe0\x80", 2, 0 },
+        { "\xed\xa0", 2, 0 },
+        { "\xf4\x90", 2, 0 },
+        { "\xc3\xa9\xc3", 3, 1 },
+        { "\xc0", 1, 0 },
+        { "\xe2\x82\x80\xe2", 4, 1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(utf8_incomplete_tail(rows[i].s, rows[i].n), rows[i].tail);
