@@ -59,47 +59,47 @@ void srv_logf(const struct srv_log *l, enum srv_log_level level, const char *fmt
             *p = ' ';
     stamp(when);
     if (l->format == SRV_LOG_JSON) {
-        struct json_out o = { 0 };
-        JSON_LIT(&o, "{\"time\":");
-        json_out_cstring(&o, when);
-        JSON_LIT(&o, ",\"level\":");
-        json_out_cstring(&o, level_names[level]);
-        JSON_LIT(&o, ",\"message\":");
-        json_out_cstring(&o, text);
-        JSON_LIT(&o, "}\n");
+        struct buf o = { 0 };
+        BUF_LIT(&o, "{\"time\":");
+        json_put_cstring(&o, when);
+        BUF_LIT(&o, ",\"level\":");
+        json_put_cstring(&o, level_names[level]);
+        BUF_LIT(&o, ",\"message\":");
+        json_put_cstring(&o, text);
+        BUF_LIT(&o, "}\n");
         if (!o.failed)
             write_all(l->fd, o.p, o.n);
-        json_out_fini(&o);
+        buf_fini(&o);
         return;
     }
     int n = snprintf(line, sizeof line, "%s %s %s\n", when, level_names[level], text);
     write_all(l->fd, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
 }
 
-static void number(struct json_out *o, const char *key, uint64_t v)
+static void number(struct buf *o, const char *key, uint64_t v)
 {
-    JSON_LIT(o, ",\"");
-    json_out_raw(o, key, strlen(key));
-    JSON_LIT(o, "\":");
-    json_out_uint(o, v);
+    BUF_LIT(o, ",\"");
+    buf_put(o, key, strlen(key));
+    BUF_LIT(o, "\":");
+    json_put_uint(o, v);
 }
 
 static void request_json(const struct srv_log *l, const struct srv_request_line *r,
                          const char *when)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
-    JSON_LIT(&o, "{\"time\":");
-    json_out_cstring(&o, when);
-    JSON_LIT(&o, ",\"level\":\"info\",\"message\":\"request\",\"id\":");
-    json_out_cstring(&o, r->id);
-    JSON_LIT(&o, ",\"request_id\":");
-    json_out_cstring(&o, r->request_id);
-    JSON_LIT(&o, ",\"path\":");
-    json_out_cstring(&o, r->path);
+    BUF_LIT(&o, "{\"time\":");
+    json_put_cstring(&o, when);
+    BUF_LIT(&o, ",\"level\":\"info\",\"message\":\"request\",\"id\":");
+    json_put_cstring(&o, r->id);
+    BUF_LIT(&o, ",\"request_id\":");
+    json_put_cstring(&o, r->request_id);
+    BUF_LIT(&o, ",\"path\":");
+    json_put_cstring(&o, r->path);
     number(&o, "status", (uint64_t)r->status);
-    JSON_LIT(&o, ",\"finish\":");
-    json_out_cstring(&o, r->finish);
+    BUF_LIT(&o, ",\"finish\":");
+    json_put_cstring(&o, r->finish);
     number(&o, "prompt_tokens", r->n_prompt);
     number(&o, "cached_tokens", r->n_cached);
     number(&o, "output_tokens", r->n_output);
@@ -110,10 +110,10 @@ static void request_json(const struct srv_log *l, const struct srv_request_line 
     number(&o, "decode_us", r->decode_us);
     number(&o, "first_token_us", r->first_token_us);
     number(&o, "total_us", r->total_us);
-    JSON_LIT(&o, "}\n");
+    BUF_LIT(&o, "}\n");
     if (!o.failed)
         write_all(l->fd, o.p, o.n);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 void srv_log_request(const struct srv_log *l, const struct srv_request_line *r)

@@ -100,17 +100,17 @@ static bool is_name(const char *s, bool colon)
 }
 
 /* Label values and help texts: backslash and line break, values also quote. */
-static void put_escaped(struct json_out *o, const char *s, bool quote)
+static void put_escaped(struct buf *o, const char *s, bool quote)
 {
     for (; *s != '\0'; s++) {
         if (*s == '\\')
-            JSON_LIT(o, "\\\\");
+            BUF_LIT(o, "\\\\");
         else if (*s == '\n')
-            JSON_LIT(o, "\\n");
+            BUF_LIT(o, "\\n");
         else if (*s == '"' && quote)
-            JSON_LIT(o, "\\\"");
+            BUF_LIT(o, "\\\"");
         else
-            json_out_raw(o, s, 1);
+            buf_put(o, s, 1);
     }
 }
 
@@ -133,18 +133,18 @@ static enum err_code check_labels(const char *name, const struct prom_label *lab
 /* a="x",b="y" as a string of its own; NULL: no memory. */
 static char *label_text(const struct prom_label *labels, uint32_t n)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0)
-            JSON_LIT(&o, ",");
-        json_out_raw(&o, labels[i].name, strlen(labels[i].name));
-        JSON_LIT(&o, "=\"");
+            BUF_LIT(&o, ",");
+        buf_put(&o, labels[i].name, strlen(labels[i].name));
+        BUF_LIT(&o, "=\"");
         put_escaped(&o, labels[i].value, true);
-        JSON_LIT(&o, "\"");
+        BUF_LIT(&o, "\"");
     }
-    json_out_raw(&o, "", 1);
+    buf_put(&o, "", 1);
     if (o.failed)
-        json_out_fini(&o);
+        buf_fini(&o);
     return o.p;
 }
 
@@ -351,40 +351,40 @@ double prom_gauge_value(const struct prom_gauge *g)
 
 /* ---------------------------------------------------------------- rendering */
 
-static void put_number(struct json_out *o, double v)
+static void put_number(struct buf *o, double v)
 {
     if (isnan(v))
-        JSON_LIT(o, "NaN");
+        BUF_LIT(o, "NaN");
     else if (isinf(v) && v > 0)
-        JSON_LIT(o, "+Inf");
+        BUF_LIT(o, "+Inf");
     else if (isinf(v))
-        JSON_LIT(o, "-Inf");
+        BUF_LIT(o, "-Inf");
     else
-        json_out_double(o, v);
+        json_put_double(o, v);
 }
 
 /* name + suffix + {labels,le="bound"} + space */
-static void put_series(struct json_out *o, const struct family *f, const char *suffix,
+static void put_series(struct buf *o, const struct family *f, const char *suffix,
                        const char *labels, const double *le)
 {
-    json_out_raw(o, f->name, strlen(f->name));
-    json_out_raw(o, suffix, strlen(suffix));
+    buf_put(o, f->name, strlen(f->name));
+    buf_put(o, suffix, strlen(suffix));
     if (*labels != '\0' || le != NULL) {
-        JSON_LIT(o, "{");
-        json_out_raw(o, labels, strlen(labels));
+        BUF_LIT(o, "{");
+        buf_put(o, labels, strlen(labels));
         if (le != NULL) {
             if (*labels != '\0')
-                JSON_LIT(o, ",");
-            JSON_LIT(o, "le=\"");
+                BUF_LIT(o, ",");
+            BUF_LIT(o, "le=\"");
             put_number(o, *le);
-            JSON_LIT(o, "\"");
+            BUF_LIT(o, "\"");
         }
-        JSON_LIT(o, "}");
+        BUF_LIT(o, "}");
     }
-    JSON_LIT(o, " ");
+    BUF_LIT(o, " ");
 }
 
-static void put_histogram(struct json_out *o, const struct family *f, const struct series *s)
+static void put_histogram(struct buf *o, const struct family *f, const struct series *s)
 {
     const struct prom_histogram *h = &s->u.histogram;
     const double infinity = INFINITY;
@@ -392,29 +392,29 @@ static void put_histogram(struct json_out *o, const struct family *f, const stru
     for (uint32_t i = 0; i <= h->n_bounds; i++) {
         total += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
         put_series(o, f, "_bucket", s->labels, i < h->n_bounds ? &h->bound[i] : &infinity);
-        json_out_uint(o, total);
-        JSON_LIT(o, "\n");
+        json_put_uint(o, total);
+        BUF_LIT(o, "\n");
     }
     put_series(o, f, "_sum", s->labels, NULL);
     put_number(o, double_of(atomic_load_explicit(&h->sum_bits, memory_order_relaxed)));
-    JSON_LIT(o, "\n");
+    BUF_LIT(o, "\n");
     put_series(o, f, "_count", s->labels, NULL);
-    json_out_uint(o, total);
-    JSON_LIT(o, "\n");
+    json_put_uint(o, total);
+    BUF_LIT(o, "\n");
 }
 
-static void put_family(struct json_out *o, const struct family *f)
+static void put_family(struct buf *o, const struct family *f)
 {
     static const char *const kinds[] = { "counter", "gauge", "histogram" };
-    JSON_LIT(o, "# HELP ");
-    json_out_raw(o, f->name, strlen(f->name));
-    JSON_LIT(o, " ");
+    BUF_LIT(o, "# HELP ");
+    buf_put(o, f->name, strlen(f->name));
+    BUF_LIT(o, " ");
     put_escaped(o, f->help, false);
-    JSON_LIT(o, "\n# TYPE ");
-    json_out_raw(o, f->name, strlen(f->name));
-    JSON_LIT(o, " ");
-    json_out_raw(o, kinds[f->kind], strlen(kinds[f->kind]));
-    JSON_LIT(o, "\n");
+    BUF_LIT(o, "\n# TYPE ");
+    buf_put(o, f->name, strlen(f->name));
+    BUF_LIT(o, " ");
+    buf_put(o, kinds[f->kind], strlen(kinds[f->kind]));
+    BUF_LIT(o, "\n");
     for (const struct series *s = f->first; s != NULL; s = s->next) {
         if (f->kind == HISTOGRAM) {
             put_histogram(o, f, s);
@@ -422,14 +422,14 @@ static void put_family(struct json_out *o, const struct family *f)
         }
         put_series(o, f, "", s->labels, NULL);
         if (f->kind == COUNTER)
-            json_out_uint(o, prom_counter_value(&s->u.counter));
+            json_put_uint(o, prom_counter_value(&s->u.counter));
         else
             put_number(o, prom_gauge_value(&s->u.gauge));
-        JSON_LIT(o, "\n");
+        BUF_LIT(o, "\n");
     }
 }
 
-void prom_render(struct json_out *o, const struct prom_registry *r)
+void prom_render(struct buf *o, const struct prom_registry *r)
 {
     for (const struct family *f = r->first; f != NULL; f = f->next)
         put_family(o, f);

@@ -75,6 +75,6 @@ uint64_t prom_counter_value(const struct prom_counter *c);
 double prom_gauge_value(const struct prom_gauge *g);
 
 /* Append the exposition (text format 0.0.4), families in order of addition. */
-void prom_render(struct json_out *o, const struct prom_registry *r);
+void prom_render(struct buf *o, const struct prom_registry *r);
 
 #endif

@@ -9,12 +9,12 @@
 #include "proto/openai/write.h"
 #include "proto/utf8.h"
 
-static void put_logprob(struct json_out *o, float logprob)
+static void put_logprob(struct buf *o, float logprob)
 {
     if (logprob > -9999.0f) /* false for NaN too */
-        json_out_float(o, logprob);
+        json_put_float(o, logprob);
     else
-        JSON_LIT(o, "-9999.0");
+        BUF_LIT(o, "-9999.0");
 }
 
 /* Characters that start in the token: continuation bytes belong to the one
@@ -37,20 +37,20 @@ uint32_t oai_text_offset_after(const struct oai_logprobs *lp)
 
 /* ------------------------------------------------------------- completions */
 
-static void put_spelling(struct json_out *o, struct oai_text t)
+static void put_spelling(struct buf *o, struct oai_text t)
 {
     static const char hex[] = "0123456789abcdef";
     if (t.s == NULL || utf8_is_valid(t.s, t.n)) {
-        json_out_string(o, t.s == NULL ? "" : t.s, t.n);
+        json_put_string(o, t.s == NULL ? "" : t.s, t.n);
         return;
     }
-    JSON_LIT(o, "\"bytes:");
+    BUF_LIT(o, "\"bytes:");
     for (size_t i = 0; i < t.n; i++) {
         unsigned char c = (unsigned char)t.s[i];
         char five[5] = { '\\', '\\', 'x', hex[c >> 4], hex[c & 15] };
-        json_out_raw(o, five, 5);
+        buf_put(o, five, 5);
     }
-    JSON_LIT(o, "\"");
+    BUF_LIT(o, "\"");
 }
 
 static bool same_text(struct oai_text a, struct oai_text b)
@@ -60,10 +60,10 @@ static bool same_text(struct oai_text a, struct oai_text b)
 
 /* {"text": logprob, ...}: the alternatives, then the token itself unless it is
  * among them. */
-static void put_top_map(struct json_out *o, const struct oai_token *t)
+static void put_top_map(struct buf *o, const struct oai_token *t)
 {
     bool seen = false;
-    JSON_LIT(o, "{");
+    BUF_LIT(o, "{");
     for (uint32_t i = 0; i < t->n_top; i++) {
         const struct oai_alternative *a = &t->top[i];
         bool again = false;
@@ -73,103 +73,103 @@ static void put_top_map(struct json_out *o, const struct oai_token *t)
         if (again)
             continue;
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         put_spelling(o, a->token);
-        JSON_LIT(o, ":");
+        BUF_LIT(o, ":");
         put_logprob(o, a->logprob);
     }
     if (!seen) {
         if (t->n_top > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         put_spelling(o, t->token);
-        JSON_LIT(o, ":");
+        BUF_LIT(o, ":");
         put_logprob(o, t->logprob);
     }
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
 }
 
-static void put_completion(struct json_out *o, const struct oai_logprobs *lp)
+static void put_completion(struct buf *o, const struct oai_logprobs *lp)
 {
     const struct oai_token *t = lp->token;
-    JSON_LIT(o, "{\"tokens\":[");
+    BUF_LIT(o, "{\"tokens\":[");
     for (uint32_t i = 0; i < lp->n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         put_spelling(o, t[i].token);
     }
-    JSON_LIT(o, "],\"token_logprobs\":[");
+    BUF_LIT(o, "],\"token_logprobs\":[");
     for (uint32_t i = 0; i < lp->n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         if (t[i].scored)
             put_logprob(o, t[i].logprob);
         else
-            JSON_LIT(o, "null");
+            BUF_LIT(o, "null");
     }
-    JSON_LIT(o, "],\"top_logprobs\":[");
+    BUF_LIT(o, "],\"top_logprobs\":[");
     for (uint32_t i = 0; i < lp->n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         if (t[i].scored)
             put_top_map(o, &t[i]);
         else
-            JSON_LIT(o, "null");
+            BUF_LIT(o, "null");
     }
-    JSON_LIT(o, "],\"text_offset\":[");
+    BUF_LIT(o, "],\"text_offset\":[");
     uint32_t at = lp->text_offset;
     for (uint32_t i = 0; i < lp->n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
-        json_out_uint(o, at);
+            BUF_LIT(o, ",");
+        json_put_uint(o, at);
         at += t[i].silent ? 0 : count_characters(t[i].token);
     }
-    JSON_LIT(o, "]}");
+    BUF_LIT(o, "]}");
 }
 
 /* -------------------------------------------------------------------- chat */
 
 /* "token":..,"logprob":..,"bytes":[..] */
-static void put_chat_token(struct json_out *o, struct oai_text t, float logprob)
+static void put_chat_token(struct buf *o, struct oai_text t, float logprob)
 {
-    JSON_LIT(o, "\"token\":\"");
-    json_out_escaped(o, t.s, t.n);
-    JSON_LIT(o, "\",\"logprob\":");
+    BUF_LIT(o, "\"token\":\"");
+    json_put_escaped(o, t.s, t.n);
+    BUF_LIT(o, "\",\"logprob\":");
     put_logprob(o, logprob);
-    JSON_LIT(o, ",\"bytes\":[");
+    BUF_LIT(o, ",\"bytes\":[");
     for (size_t i = 0; i < t.n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
-        json_out_uint(o, (unsigned char)t.s[i]);
+            BUF_LIT(o, ",");
+        json_put_uint(o, (unsigned char)t.s[i]);
     }
-    JSON_LIT(o, "]");
+    BUF_LIT(o, "]");
 }
 
-static void put_chat(struct json_out *o, const struct oai_logprobs *lp)
+static void put_chat(struct buf *o, const struct oai_logprobs *lp)
 {
-    JSON_LIT(o, "{\"content\":[");
+    BUF_LIT(o, "{\"content\":[");
     for (uint32_t i = 0; i < lp->n; i++) {
         const struct oai_token *t = &lp->token[i];
         if (i > 0)
-            JSON_LIT(o, ",");
-        JSON_LIT(o, "{");
+            BUF_LIT(o, ",");
+        BUF_LIT(o, "{");
         put_chat_token(o, t->token, t->logprob);
-        JSON_LIT(o, ",\"top_logprobs\":[");
+        BUF_LIT(o, ",\"top_logprobs\":[");
         for (uint32_t k = 0; k < t->n_top; k++) {
             if (k > 0)
-                JSON_LIT(o, ",");
-            JSON_LIT(o, "{");
+                BUF_LIT(o, ",");
+            BUF_LIT(o, "{");
             put_chat_token(o, t->top[k].token, t->top[k].logprob);
-            JSON_LIT(o, "}");
+            BUF_LIT(o, "}");
         }
-        JSON_LIT(o, "]}");
+        BUF_LIT(o, "]}");
     }
-    JSON_LIT(o, "],\"refusal\":null}");
+    BUF_LIT(o, "],\"refusal\":null}");
 }
 
-void oai_put_logprobs(struct json_out *o, enum oai_kind kind, const struct oai_logprobs *lp)
+void oai_put_logprobs(struct buf *o, enum oai_kind kind, const struct oai_logprobs *lp)
 {
     if (lp == NULL)
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
     else if (kind == OAI_CHAT)
         put_chat(o, lp);
     else
@@ -178,48 +178,47 @@ void oai_put_logprobs(struct json_out *o, enum oai_kind kind, const struct oai_l
 
 /* ------------------------------------------------------------------ prompts */
 
-static void put_ranked(struct json_out *o, int32_t id, struct oai_text t, float logprob,
-                       uint32_t rank)
+static void put_ranked(struct buf *o, int32_t id, struct oai_text t, float logprob, uint32_t rank)
 {
-    JSON_LIT(o, "\"");
-    json_out_int(o, id);
-    JSON_LIT(o, "\":{\"logprob\":");
+    BUF_LIT(o, "\"");
+    json_put_int(o, id);
+    BUF_LIT(o, "\":{\"logprob\":");
     put_logprob(o, logprob);
-    JSON_LIT(o, ",\"rank\":");
+    BUF_LIT(o, ",\"rank\":");
     if (rank > 0)
-        json_out_uint(o, rank);
+        json_put_uint(o, rank);
     else
-        JSON_LIT(o, "null");
-    JSON_LIT(o, ",\"decoded_token\":\"");
-    json_out_escaped(o, t.s, t.n);
-    JSON_LIT(o, "\"}");
+        BUF_LIT(o, "null");
+    BUF_LIT(o, ",\"decoded_token\":\"");
+    json_put_escaped(o, t.s, t.n);
+    BUF_LIT(o, "\"}");
 }
 
-void oai_put_prompt_logprobs(struct json_out *o, const struct oai_logprobs *lp)
+void oai_put_prompt_logprobs(struct buf *o, const struct oai_logprobs *lp)
 {
-    JSON_LIT(o, "[");
+    BUF_LIT(o, "[");
     for (uint32_t i = 0; i < lp->n; i++) {
         const struct oai_token *t = &lp->token[i];
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         if (!t->scored) {
-            JSON_LIT(o, "null");
+            BUF_LIT(o, "null");
             continue;
         }
         bool seen = false;
-        JSON_LIT(o, "{");
+        BUF_LIT(o, "{");
         for (uint32_t k = 0; k < t->n_top; k++) {
             if (k > 0)
-                JSON_LIT(o, ",");
+                BUF_LIT(o, ",");
             put_ranked(o, t->top[k].id, t->top[k].token, t->top[k].logprob, k + 1);
             seen = seen || t->top[k].id == t->id;
         }
         if (!seen) { /* its rank is beyond what was asked for: not known here */
             if (t->n_top > 0)
-                JSON_LIT(o, ",");
+                BUF_LIT(o, ",");
             put_ranked(o, t->id, t->token, t->logprob, 0);
         }
-        JSON_LIT(o, "}");
+        BUF_LIT(o, "}");
     }
-    JSON_LIT(o, "]");
+    BUF_LIT(o, "]");
 }

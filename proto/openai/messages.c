@@ -78,18 +78,18 @@ static enum err_code join_parts(cJSON *message, struct err *e)
     cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");
     if (!cJSON_IsArray(content))
         return ERR_OK;
-    struct json_out text = { 0 };
+    struct buf text = { 0 };
     const cJSON *part;
     cJSON_ArrayForEach(part, content)
     {
         const char *s = part_text(part);
         if (part != content->child)
-            JSON_LIT(&text, "\n");
-        json_out_raw(&text, s, strlen(s));
+            BUF_LIT(&text, "\n");
+        buf_put(&text, s, strlen(s));
     }
-    json_out_raw(&text, "", 1);
+    buf_put(&text, "", 1);
     cJSON *joined = text.failed ? NULL : cJSON_CreateString(text.p);
-    json_out_fini(&text);
+    buf_fini(&text);
     if (joined == NULL)
         return err_nomem(e, "message content", sizeof *joined);
     return replace_member(message, "content", joined, e);

@@ -1,7 +1,7 @@
 /* response.h: from plain structs to OpenAI's reply bodies.
  *
- * Everything is appended to a json_out; allocation failure is sticky there, so
- * callers check json_out_check once.  No tokenizer: text, token bytes and
+ * Everything is appended to a buffer; allocation failure is sticky there, so
+ * callers check buf_check once.  No tokenizer: text, token bytes and
  * scores come in.  A log probability of -inf (or NaN) is written as -9999.0.
  * Pure functions of their arguments: any thread. */
 #ifndef PROTO_OPENAI_RESPONSE_H
@@ -101,9 +101,9 @@ struct oai_choice {
 };
 
 /* A whole, unstreamed reply.  cache may be NULL. */
-void oai_write_reply(struct json_out *o, const struct oai_identity *id,
-                     const struct oai_choice *choice, uint32_t n_choices,
-                     const struct oai_usage *usage, const struct oai_cache_report *cache);
+void oai_write_reply(struct buf *o, const struct oai_identity *id, const struct oai_choice *choice,
+                     uint32_t n_choices, const struct oai_usage *usage,
+                     const struct oai_cache_report *cache);
 
 /* A stream's precomputed texts.  Immutable after init; any thread. */
 struct oai_stream {
@@ -132,35 +132,35 @@ struct oai_delta {
 };
 /* Chat: the first event of choice `index`, role and empty content.
  * prompt_token_ids may be NULL. */
-void oai_stream_role(struct json_out *o, const struct oai_stream *s, uint32_t index,
+void oai_stream_role(struct buf *o, const struct oai_stream *s, uint32_t index,
                      const int32_t *prompt_token_ids, uint32_t n_prompt_token_ids);
 /* Completion text, chat content, tool fragment or finish. */
-void oai_stream_delta(struct json_out *o, const struct oai_stream *s, const struct oai_delta *d);
+void oai_stream_delta(struct buf *o, const struct oai_stream *s, const struct oai_delta *d);
 /* `"choices":[]` with usage, cache or both (NULL: not asked for); the last event
  * before [DONE]. */
-void oai_stream_usage(struct json_out *o, const struct oai_stream *s, const struct oai_usage *usage,
+void oai_stream_usage(struct buf *o, const struct oai_stream *s, const struct oai_usage *usage,
                       const struct oai_cache_report *cache);
 /* Failure after the 200: an error event and [DONE]. */
-void oai_stream_error(struct json_out *o, const struct err *e);
+void oai_stream_error(struct buf *o, const struct err *e);
 
 /* {"error":{message,type,param,code}}; type and code by e->code. */
-void oai_write_error(struct json_out *o, const struct err *e);
+void oai_write_error(struct buf *o, const struct err *e);
 /* The same with a status of HTTP's own (401, 405, 408, 431, ...); code may be
  * NULL. */
-void oai_write_http_error(struct json_out *o, int status, const char *code, const char *message);
+void oai_write_http_error(struct buf *o, int status, const char *code, const char *message);
 
 struct oai_model {
     const char *id, *owned_by, *root; /* root NULL: null */
     int64_t created;
     uint32_t max_model_len;
 };
-void oai_write_model(struct json_out *o, const struct oai_model *m);
-void oai_write_models(struct json_out *o, const struct oai_model *m, uint32_t n);
+void oai_write_model(struct buf *o, const struct oai_model *m);
+void oai_write_models(struct buf *o, const struct oai_model *m, uint32_t n);
 
 /* strs NULL: null. */
-void oai_write_tokenized(struct json_out *o, const int32_t *ids, uint32_t n,
-                         const struct oai_text *strs, uint32_t max_model_len);
+void oai_write_tokenized(struct buf *o, const int32_t *ids, uint32_t n, const struct oai_text *strs,
+                         uint32_t max_model_len);
 /* {"prompt": text}: detokenize and apply-template. */
-void oai_write_prompt(struct json_out *o, const char *text, size_t n);
+void oai_write_prompt(struct buf *o, const char *text, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* sse.h: framing of server-sent events over a json_out.
+/* sse.h: framing of server-sent events over a buffer.
  *
  * One event is "data: " + one line of JSON + a blank line; the writer of json.h
  * never emits a line break inside a value.  Pure functions; any thread. */
@@ -13,26 +13,26 @@
 #define SSE_DONE         "data: [DONE]\n\n"
 #define SSE_PING         ": ping\n\n"
 
-static inline void sse_begin(struct json_out *o)
+static inline void sse_begin(struct buf *o)
 {
-    JSON_LIT(o, SSE_DATA);
+    BUF_LIT(o, SSE_DATA);
 }
 
-static inline void sse_end(struct json_out *o)
+static inline void sse_end(struct buf *o)
 {
-    JSON_LIT(o, SSE_END);
+    BUF_LIT(o, SSE_END);
 }
 
 /* The last event of a stream that OpenAI's clients wait for. */
-static inline void sse_done(struct json_out *o)
+static inline void sse_done(struct buf *o)
 {
-    JSON_LIT(o, SSE_DONE);
+    BUF_LIT(o, SSE_DONE);
 }
 
 /* A comment that clients ignore and proxies count as traffic. */
-static inline void sse_ping(struct json_out *o)
+static inline void sse_ping(struct buf *o)
 {
-    JSON_LIT(o, SSE_PING);
+    BUF_LIT(o, SSE_PING);
 }
 
 #endif

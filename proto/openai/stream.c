@@ -1,6 +1,6 @@
 /* stream.c: the events of a streamed reply.  What all events of one
  * stream share is formatted once, in oai_stream_init; an event is then a few
- * copies and one escaped string.  Any thread; a json_out belongs to one. */
+ * copies and one escaped string.  Any thread; a buffer belongs to one. */
 #include <stdlib.h>
 
 #include "proto/openai/write.h"
@@ -9,15 +9,15 @@
 enum err_code oai_stream_init(struct oai_stream *s, const struct oai_identity *id,
                               bool include_usage, struct err *e)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     sse_begin(&o);
     oai_put_identity(&o, id, id->kind == OAI_CHAT ? "chat.completion.chunk" : "text_completion");
-    JSON_LIT(&o, ",\"choices\":[");
+    BUF_LIT(&o, ",\"choices\":[");
     size_t bare = o.n;
-    JSON_LIT(&o, "{\"index\":");
-    enum err_code rc = json_out_check(&o, e);
+    BUF_LIT(&o, "{\"index\":");
+    enum err_code rc = buf_check(&o, e);
     if (rc) {
-        json_out_fini(&o);
+        buf_fini(&o);
         return rc;
     }
     *s = (struct oai_stream){ .kind = id->kind,
@@ -35,108 +35,108 @@ void oai_stream_fini(struct oai_stream *s)
 }
 
 /* After the choice: the usage key where the client asked, and the framing. */
-static void end_event(struct json_out *o, const struct oai_stream *s, const struct oai_usage *usage)
+static void end_event(struct buf *o, const struct oai_stream *s, const struct oai_usage *usage)
 {
     if (usage != NULL) {
-        JSON_LIT(o, ",\"usage\":");
+        BUF_LIT(o, ",\"usage\":");
         oai_put_usage(o, usage);
     } else if (s->include_usage) {
-        JSON_LIT(o, ",\"usage\":null");
+        BUF_LIT(o, ",\"usage\":null");
     }
-    JSON_LIT(o, "}" SSE_END);
+    BUF_LIT(o, "}" SSE_END);
 }
 
-static void begin_choice(struct json_out *o, const struct oai_stream *s, uint32_t index)
+static void begin_choice(struct buf *o, const struct oai_stream *s, uint32_t index)
 {
-    json_out_raw(o, s->head, s->n_head);
-    json_out_uint(o, index);
+    buf_put(o, s->head, s->n_head);
+    json_put_uint(o, index);
 }
 
-static void put_prompt_ids(struct json_out *o, const int32_t *ids, uint32_t n)
+static void put_prompt_ids(struct buf *o, const int32_t *ids, uint32_t n)
 {
     if (ids == NULL)
         return;
-    JSON_LIT(o, ",\"prompt_token_ids\":");
+    BUF_LIT(o, ",\"prompt_token_ids\":");
     oai_put_ids(o, ids, n);
 }
 
-void oai_stream_role(struct json_out *o, const struct oai_stream *s, uint32_t index,
+void oai_stream_role(struct buf *o, const struct oai_stream *s, uint32_t index,
                      const int32_t *prompt_token_ids, uint32_t n_prompt_token_ids)
 {
     begin_choice(o, s, index);
-    JSON_LIT(o, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-                "\"finish_reason\":null}]");
+    BUF_LIT(o, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+               "\"finish_reason\":null}]");
     put_prompt_ids(o, prompt_token_ids, n_prompt_token_ids);
     end_event(o, s, NULL);
 }
 
-static void put_chat_delta(struct json_out *o, const struct oai_delta *d)
+static void put_chat_delta(struct buf *o, const struct oai_delta *d)
 {
     if (d->tool != NULL) {
-        JSON_LIT(o, ",\"delta\":{\"tool_calls\":[");
+        BUF_LIT(o, ",\"delta\":{\"tool_calls\":[");
         oai_put_tool_call(o, d->tool, true);
-        JSON_LIT(o, "]}");
+        BUF_LIT(o, "]}");
     } else if (d->text.s != NULL) {
-        JSON_LIT(o, ",\"delta\":{\"content\":\"");
-        json_out_escaped(o, d->text.s, d->text.n);
-        JSON_LIT(o, "\"}");
+        BUF_LIT(o, ",\"delta\":{\"content\":\"");
+        json_put_escaped(o, d->text.s, d->text.n);
+        BUF_LIT(o, "\"}");
     } else {
-        JSON_LIT(o, ",\"delta\":{}");
+        BUF_LIT(o, ",\"delta\":{}");
     }
 }
 
-void oai_stream_delta(struct json_out *o, const struct oai_stream *s, const struct oai_delta *d)
+void oai_stream_delta(struct buf *o, const struct oai_stream *s, const struct oai_delta *d)
 {
     bool chat = s->kind == OAI_CHAT;
     begin_choice(o, s, d->index);
     if (chat) {
         put_chat_delta(o, d);
     } else {
-        JSON_LIT(o, ",\"text\":\"");
-        json_out_escaped(o, d->text.s, d->text.n);
-        JSON_LIT(o, "\"");
+        BUF_LIT(o, ",\"text\":\"");
+        json_put_escaped(o, d->text.s, d->text.n);
+        BUF_LIT(o, "\"");
     }
     if (d->logprobs == NULL && d->finish == OAI_FINISH_NONE) {
-        JSON_LIT(o, ",\"logprobs\":null,\"finish_reason\":null");
+        BUF_LIT(o, ",\"logprobs\":null,\"finish_reason\":null");
     } else {
-        JSON_LIT(o, ",\"logprobs\":");
+        BUF_LIT(o, ",\"logprobs\":");
         oai_put_logprobs(o, s->kind, d->logprobs);
-        JSON_LIT(o, ",\"finish_reason\":");
+        BUF_LIT(o, ",\"finish_reason\":");
         oai_put_finish(o, d->finish);
     }
     if (d->finish != OAI_FINISH_NONE) {
-        JSON_LIT(o, ",\"stop_reason\":");
+        BUF_LIT(o, ",\"stop_reason\":");
         oai_put_stop_reason(o, d->stop_reason);
     } else if (!chat) {
-        JSON_LIT(o, ",\"stop_reason\":null");
+        BUF_LIT(o, ",\"stop_reason\":null");
     }
     if (d->token_ids != NULL) {
-        JSON_LIT(o, ",\"token_ids\":");
+        BUF_LIT(o, ",\"token_ids\":");
         oai_put_ids(o, d->token_ids, d->n_token_ids);
     }
     if (!chat)
         put_prompt_ids(o, d->prompt_token_ids, d->n_prompt_token_ids);
-    JSON_LIT(o, "}]");
+    BUF_LIT(o, "}]");
     if (chat)
         put_prompt_ids(o, d->prompt_token_ids, d->n_prompt_token_ids);
     end_event(o, s, d->usage);
 }
 
-void oai_stream_usage(struct json_out *o, const struct oai_stream *s, const struct oai_usage *usage,
+void oai_stream_usage(struct buf *o, const struct oai_stream *s, const struct oai_usage *usage,
                       const struct oai_cache_report *cache)
 {
-    json_out_raw(o, s->head, s->n_head_bare);
-    JSON_LIT(o, "]");
+    buf_put(o, s->head, s->n_head_bare);
+    BUF_LIT(o, "]");
     if (usage != NULL) {
-        JSON_LIT(o, ",\"usage\":");
+        BUF_LIT(o, ",\"usage\":");
         oai_put_usage(o, usage);
     }
     if (cache != NULL)
         oai_put_cache(o, cache);
-    JSON_LIT(o, "}" SSE_END);
+    BUF_LIT(o, "}" SSE_END);
 }
 
-void oai_stream_error(struct json_out *o, const struct err *e)
+void oai_stream_error(struct buf *o, const struct err *e)
 {
     sse_begin(o);
     oai_write_error(o, e);

@@ -9,7 +9,7 @@
  * character like any other.  No recursion; two allocations a document.
  *
  * A document is immutable after json_parse and may be read from any thread;
- * a json_out belongs to one thread at a time. */
+ * the writer appends to the caller's buffer. */
 #ifndef PROTO_TEXT_JSON_H
 #define PROTO_TEXT_JSON_H
 
@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "proto/err.h"
+#include "proto/text/buf.h"
 
 enum { JSON_MAX_DEPTH = 128, JSON_MAX_NUMBER_BYTES = 255 };
 
@@ -96,61 +97,27 @@ MUST_USE enum err_code json_to_cjson(struct cJSON **out, const struct json *v, c
 
 /* ------------------------------------------------------------------ writer */
 
-/* A growing buffer.  Zero-initialise; failure is sticky: after one allocation
- * failed (or the cap was passed) every call is a no-op, so callers check once
- * at the end.  bytes [0, n); not NUL-terminated. */
-struct json_out {
-    char *p; /* owned */
-    size_t n, cap;
-    size_t max; /* 0: no cap */
-    bool failed;
-};
-void json_out_fini(struct json_out *o);
-/* Empty it and clear a failure; keeps the memory. */
-static inline void json_out_reset(struct json_out *o)
-{
-    o->n = 0;
-    o->failed = false;
-}
-/* ERR_OK or, after a failure, ERR_NOMEM. */
-MUST_USE enum err_code json_out_check(const struct json_out *o, struct err *e);
-/* Room for n more bytes; false (and failed) when there is none. */
-bool json_out_grow(struct json_out *o, size_t n);
-
-/* Bytes as they are. */
-static inline void json_out_raw(struct json_out *o, const char *s, size_t n)
-{
-    if (o->cap - o->n < n && !json_out_grow(o, n))
-        return;
-    if (n > 0 && !o->failed) {
-        memcpy(o->p + o->n, s, n);
-        o->n += n;
-    }
-}
-/* A string literal, as it is. */
-#define JSON_LIT(o, literal) json_out_raw((o), "" literal, sizeof(literal) - 1)
-
 /* The inside of a JSON string: s[0..n) escaped, without quotes.  What is not
  * valid UTF-8 becomes U+FFFD, one for each byte that starts no character.  U+0085, U+2028 and
  * U+2029 are escaped, because some clients split lines there. */
-void json_out_escaped(struct json_out *o, const char *s, size_t n);
+void json_put_escaped(struct buf *o, const char *s, size_t n);
 /* The same with quotes; s NULL: null. */
-void json_out_string(struct json_out *o, const char *s, size_t n);
-void json_out_cstring(struct json_out *o, const char *s);
-void json_out_int(struct json_out *o, int64_t v);
-void json_out_uint(struct json_out *o, uint64_t v);
-static inline void json_out_bool(struct json_out *o, bool v)
+void json_put_string(struct buf *o, const char *s, size_t n);
+void json_put_cstring(struct buf *o, const char *s);
+void json_put_int(struct buf *o, int64_t v);
+void json_put_uint(struct buf *o, uint64_t v);
+static inline void json_put_bool(struct buf *o, bool v)
 {
     if (v)
-        JSON_LIT(o, "true");
+        BUF_LIT(o, "true");
     else
-        JSON_LIT(o, "false");
+        BUF_LIT(o, "false");
 }
 /* Shortest text that reads back as the same double (or float); always with a
  * '.' or an exponent, so its type is visible; not finite: null. */
-void json_out_double(struct json_out *o, double v);
-void json_out_float(struct json_out *o, float v);
+void json_put_double(struct buf *o, double v);
+void json_put_float(struct buf *o, float v);
 /* The value v of a parsed document, whitespace removed. */
-void json_out_value(struct json_out *o, const struct json *v);
+void json_put_value(struct buf *o, const struct json *v);
 
 #endif

@@ -85,7 +85,7 @@ void choice_fini(struct choice *c)
         detok_destroy(c->detok);
     c->detok = NULL;
     stop_match_fini(&c->match);
-    json_out_fini(&c->text);
+    buf_fini(&c->text);
     score_list_fini(&c->scores);
     free(c->ids);
     c->ids = NULL;
@@ -110,7 +110,7 @@ static void take_text(struct choice *c, const char *text, size_t n)
     int32_t found;
 
     if (c->n_tokens <= r->params.min_tokens) { /* too early to stop */
-        json_out_raw(&c->text, text, n);
+        buf_put(&c->text, text, n);
         return;
     }
     found = stop_match_feed(&c->match, text, n, r->include_stop_str_in_output, &c->text);
@@ -153,7 +153,7 @@ enum err_code choice_push(struct choice *c, const struct choice_token *t, struct
     if (rc != ERR_OK)
         return rc;
     take_text(c, text, n);
-    return json_out_check(&c->text, e);
+    return buf_check(&c->text, e);
 }
 
 enum err_code choice_end(struct choice *c, bool by_length, int32_t stop_id, struct err *e)
@@ -170,18 +170,18 @@ enum err_code choice_end(struct choice *c, bool by_length, int32_t stop_id, stru
         return rc;
     take_text(c, text, n);
     if (c->finish != OAI_FINISH_NONE)
-        return json_out_check(&c->text, e);
+        return buf_check(&c->text, e);
     stop_match_flush(&c->match, &c->text);
     c->finish = by_length ? OAI_FINISH_LENGTH : OAI_FINISH_STOP;
     for (uint32_t i = c->rules->n_eos; stop_id >= 0 && i < p->n_stop_ids; i++)
         if (p->stop_ids[i] == stop_id)
             c->reason.token = stop_id;
-    return json_out_check(&c->text, e);
+    return buf_check(&c->text, e);
 }
 
 void choice_sent(struct choice *c)
 {
-    json_out_reset(&c->text);
+    buf_reset(&c->text);
     c->scores.n = c->scores.n_top = 0;
     c->n_ids = 0;
     c->n_gathered = 0;

@@ -52,7 +52,7 @@ struct choice {
     const struct choice_rules *rules;
     struct detok *detok;
     struct stop_match match;
-    struct json_out text; /* gathered; whole characters */
+    struct buf text; /* gathered; whole characters */
     struct score_list scores;
     int32_t *ids; /* with return_token_ids; owned */
     uint32_t n_ids, cap_ids;

@@ -225,7 +225,7 @@ static void on_gone(struct exchange *x, void *user)
 void gen_fail(struct gen *g, const struct err *e, const char *end)
 {
     struct exchange *x = g->x;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
     g->end = end;
     if (x) {
@@ -235,7 +235,7 @@ void gen_fail(struct gen *g, const struct err *e, const char *end)
             oai_stream_error(&o, e);
             if (!o.failed && reply_stream_data(x, o.p, o.n))
                 reply_stream_end(x);
-            json_out_fini(&o);
+            buf_fini(&o);
         } else {
             g->status = err_http_status(e->code);
             reply_err(x, e);

@@ -102,7 +102,7 @@ static const struct prompt *prompt_of(const struct gen *g, uint32_t choice)
 /* ---------------------------------------------------------------- stream */
 
 /* The prompt as the first chunk of each of its choices. */
-static void stream_echo(struct gen *g, struct json_out *o, uint32_t i)
+static void stream_echo(struct gen *g, struct buf *o, uint32_t i)
 {
     const struct oai_request *r = &g->prompts.req;
     const struct prompt *p = prompt_of(g, i);
@@ -124,7 +124,7 @@ static void stream_echo(struct gen *g, struct json_out *o, uint32_t i)
 }
 
 /* One event of choice i with what it has gathered; with_finish ends it. */
-static void stream_delta(struct gen *g, struct json_out *o, uint32_t i, bool with_finish)
+static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_finish)
 {
     const struct oai_request *r = &g->prompts.req;
     struct choice *c = &g->choice[i].c;
@@ -163,18 +163,18 @@ static void stream_delta(struct gen *g, struct json_out *o, uint32_t i, bool wit
 }
 
 /* False: the client was dropped. */
-static bool deliver(struct gen *g, struct json_out *o)
+static bool deliver(struct gen *g, struct buf *o)
 {
     struct err e;
 
-    if (json_out_check(o, &e) != ERR_OK) {
+    if (buf_check(o, &e) != ERR_OK) {
         gen_fail(g, &e, "error");
-        json_out_fini(o);
+        buf_fini(o);
         return false;
     }
     g->sent_us = srv_now_us();
     bool ok = reply_stream_data(g->x, o->p, o->n);
-    json_out_fini(o);
+    buf_fini(o);
     return ok;
 }
 
@@ -214,7 +214,7 @@ static void cache_headers(struct gen *g)
 void gen_reply_begin(struct gen *g)
 {
     const struct oai_request *r = &g->prompts.req;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct oai_identity id = identity_of(g);
     bool usage = r->include_usage || g->srv->opt.force_include_usage;
     enum err_code rc;
@@ -252,7 +252,7 @@ bool gen_reply_choice(struct gen *g, uint32_t i, bool flush)
     struct gen_choice *gc = &g->choice[i];
     struct choice *c = &gc->c;
     bool ended = c->finish != OAI_FINISH_NONE;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
     if (!g->streaming)
         return true;
@@ -276,7 +276,7 @@ bool gen_reply_choice(struct gen *g, uint32_t i, bool flush)
 
 static void end_stream(struct gen *g)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct exchange *x = g->x;
 
     if (g->stream.include_usage || g->prompts.req.cache_report) {
@@ -297,7 +297,7 @@ static void end_stream(struct gen *g)
 /* What one choice's view needs while the reply is written. */
 struct reply_part {
     struct score_view scores, prompt_scores;
-    struct json_out text;
+    struct buf text;
 };
 
 static bool fill_choice(struct gen *g, uint32_t i, struct oai_choice *out, struct reply_part *part)
@@ -311,8 +311,8 @@ static bool fill_choice(struct gen *g, uint32_t i, struct oai_choice *out, struc
     *out = (struct oai_choice){ .index = i, .finish = c->finish, .stop_reason = c->reason };
     out->text = (struct oai_text){ c->text.p ? c->text.p : "", c->text.n };
     if (r->echo && p->text) {
-        json_out_raw(&part->text, p->text, p->n_text);
-        json_out_raw(&part->text, c->text.p, c->text.n);
+        buf_put(&part->text, p->text, p->n_text);
+        buf_put(&part->text, c->text.p, c->text.n);
         ok = !part->text.failed;
         out->text = (struct oai_text){ part->text.p ? part->text.p : "", part->text.n };
     }
@@ -343,7 +343,7 @@ static void send_whole(struct gen *g)
     struct oai_identity id = identity_of(g);
     struct oai_usage usage = usage_of(g);
     struct oai_cache_report report = report_of(g);
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct exchange *x = g->x;
     bool ok = choice && part;
 
@@ -355,7 +355,7 @@ static void send_whole(struct gen *g)
     for (uint32_t i = 0; part && i < g->n_choices; i++) {
         free(part[i].scores.memory);
         free(part[i].prompt_scores.memory);
-        json_out_fini(&part[i].text);
+        buf_fini(&part[i].text);
     }
     free(part);
     free(choice);
@@ -364,7 +364,7 @@ static void send_whole(struct gen *g)
     o.failed |= !ok;
     g->status = o.failed ? 500 : 200;
     reply_out(x, 200, CONTENT_JSON, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 void gen_reply_end(struct gen *g)

@@ -53,7 +53,7 @@ void stop_match_fini(struct stop_match *m)
 {
     free(m->state);
     m->state = NULL;
-    json_out_fini(&m->held);
+    buf_fini(&m->held);
 }
 
 /* Advance every automaton by c: the completed stop (longest), or -1. */
@@ -75,41 +75,41 @@ static int32_t step(struct stop_match *m, char c)
 }
 
 int32_t stop_match_feed(struct stop_match *m, const char *text, size_t n, bool include,
-                        struct json_out *out)
+                        struct buf *out)
 {
     size_t hold = 0, all;
 
     if (m->set->n == 0) {
-        json_out_raw(out, text, n);
+        buf_put(out, text, n);
         return -1;
     }
     for (size_t i = 0; i < n; i++) {
         int32_t found = step(m, text[i]);
         if (found < 0)
             continue;
-        json_out_raw(&m->held, text, i + 1);
+        buf_put(&m->held, text, i + 1);
         out->failed |= m->held.failed;
-        json_out_raw(out, m->held.p, m->held.n - (include ? 0 : m->set->stop[found].n));
-        json_out_reset(&m->held);
+        buf_put(out, m->held.p, m->held.n - (include ? 0 : m->set->stop[found].n));
+        buf_reset(&m->held);
         return found;
     }
     for (uint32_t i = 0; i < m->set->n; i++)
         if (m->state[i] > hold)
             hold = m->state[i];
-    json_out_raw(&m->held, text, n);
+    buf_put(&m->held, text, n);
     out->failed |= m->held.failed;
     if (out->failed)
         return -1;
     all = m->held.n;
-    json_out_raw(out, m->held.p, all - hold);
+    buf_put(out, m->held.p, all - hold);
     if (hold > 0)
         memmove(m->held.p, m->held.p + all - hold, hold);
     m->held.n = hold;
     return -1;
 }
 
-void stop_match_flush(struct stop_match *m, struct json_out *out)
+void stop_match_flush(struct stop_match *m, struct buf *out)
 {
-    json_out_raw(out, m->held.p, m->held.n);
-    json_out_reset(&m->held);
+    buf_put(out, m->held.p, m->held.n);
+    buf_reset(&m->held);
 }

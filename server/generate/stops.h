@@ -28,7 +28,7 @@ void stop_set_fini(struct stop_set *s);
 struct stop_match {
     const struct stop_set *set; /* borrowed */
     uint32_t *state;            /* [set->n] bytes of each stop matched by the tail; owned */
-    struct json_out held;       /* bytes that may begin a stop; owned */
+    struct buf held;            /* bytes that may begin a stop; owned */
 };
 
 MUST_USE enum err_code stop_match_init(struct stop_match *m, const struct stop_set *set,
@@ -39,8 +39,8 @@ void stop_match_fini(struct stop_match *m);
  * stop that ended the text, or -1; with include its bytes go out too. A failed
  * allocation shows in out->failed. */
 int32_t stop_match_feed(struct stop_match *m, const char *text, size_t n, bool include,
-                        struct json_out *out);
+                        struct buf *out);
 /* The text ended by itself: what was held goes out. */
-void stop_match_flush(struct stop_match *m, struct json_out *out);
+void stop_match_flush(struct stop_match *m, struct buf *out);
 
 #endif

@@ -37,8 +37,8 @@ static void on_handle_closed(uv_handle_t *h)
         c->next->prev = c->prev;
     srv->n_conns--;
     http_parser_fini(&c->http);
-    json_out_fini(&c->pending);
-    json_out_fini(&c->in_flight);
+    buf_fini(&c->pending);
+    buf_fini(&c->in_flight);
     free(c->in);
     free(c);
 }
@@ -105,7 +105,7 @@ static void on_written(uv_write_t *req, int status)
     if (c->state == CONN_CLOSED)
         return;
     uv_timer_stop(&c->stall);
-    json_out_reset(&c->in_flight);
+    buf_reset(&c->in_flight);
     if (status < 0)
         conn_drop(c);
     else
@@ -144,7 +144,7 @@ static void flush(struct conn *c)
             return;
         }
         if (sent < (int)c->pending.n) {
-            struct json_out spare = c->in_flight;
+            struct buf spare = c->in_flight;
             size_t from = sent > 0 ? (size_t)sent : 0;
             c->in_flight = c->pending;
             c->pending = spare;
@@ -158,9 +158,9 @@ static void flush(struct conn *c)
             }
             return;
         }
-        json_out_reset(&c->pending);
+        buf_reset(&c->pending);
         if (c->pending.cap > STASH_BYTES) /* a large reply went out */
-            json_out_fini(&c->pending);
+            buf_fini(&c->pending);
     }
     if (c->close_when_sent && c->state != CONN_LINGER)
         linger(c);
@@ -177,7 +177,7 @@ static void mark_dirty(struct conn *c)
 
 void conn_write(struct conn *c, const char *data, size_t n)
 {
-    json_out_raw(&c->pending, data, n);
+    buf_put(&c->pending, data, n);
     mark_dirty(c);
 }
 

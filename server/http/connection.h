@@ -63,9 +63,9 @@ struct conn {
     char *in; /* bytes not yet parsed, owned */
     size_t n_in, cap_in;
     bool read_paused, advancing, read_eof;
-    bool local, is_pipe;                /* the peer is this machine; by a Unix socket */
-    struct json_out pending, in_flight; /* output waiting; output being written */
-    size_t last_left;                   /* in_flight bytes at the last stall look */
+    bool local, is_pipe;           /* the peer is this machine; by a Unix socket */
+    struct buf pending, in_flight; /* output waiting; output being written */
+    size_t last_left;              /* in_flight bytes at the last stall look */
     uv_write_t write;
     uv_shutdown_t shutdown;
     bool writing, close_when_sent, dirty;

@@ -80,7 +80,7 @@ void reply_body(struct exchange *x, int status, const char *type, const char *bo
     conn_exchange_done(x->conn, x->http->keep_alive);
 }
 
-void reply_out(struct exchange *x, int status, const char *type, const struct json_out *o)
+void reply_out(struct exchange *x, int status, const char *type, const struct buf *o)
 {
     if (o->failed)
         reply_error(x, 500, NULL, "out of memory while the reply was written");
@@ -100,19 +100,19 @@ static void retry_headers(struct exchange *x, int status)
 }
 
 /* An error's body, given; "{}" when there was no memory to write it. */
-static void reply_refusal(struct exchange *x, int status, struct json_out *o)
+static void reply_refusal(struct exchange *x, int status, struct buf *o)
 {
     retry_headers(x, status);
     if (o->failed)
         reply_body(x, status, CONTENT_JSON, "{}", 2);
     else
         reply_body(x, status, CONTENT_JSON, o->p, o->n);
-    json_out_fini(o);
+    buf_fini(o);
 }
 
 void reply_err(struct exchange *x, const struct err *e)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     int status = err_http_status(e->code);
 
     oai_write_error(&o, e);
@@ -121,7 +121,7 @@ void reply_err(struct exchange *x, const struct err *e)
 
 void reply_error(struct exchange *x, int status, const char *code, const char *message)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
     oai_write_http_error(&o, status, code, message);
     reply_refusal(x, status, &o);

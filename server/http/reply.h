@@ -16,7 +16,7 @@ void reply_header(struct exchange *x, const char *name, const char *fmt, ...) PR
 
 void reply_body(struct exchange *x, int status, const char *type, const char *body, size_t n);
 /* A body built in o; a failed o becomes a 500. o is left to the caller. */
-void reply_out(struct exchange *x, int status, const char *type, const struct json_out *o);
+void reply_out(struct exchange *x, int status, const char *type, const struct buf *o);
 
 /* OpenAI-style error of an err; adds Retry-After where it belongs. */
 void reply_err(struct exchange *x, const struct err *e);

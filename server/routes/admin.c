@@ -75,69 +75,69 @@ void admin_answer(struct engine_mail *mail)
 
 /* ------------------------------------------------------------ JSON pieces */
 
-void admin_put_key(struct json_out *o, const char *key)
+void admin_put_key(struct buf *o, const char *key)
 {
     if (o->n > 0 && o->p[o->n - 1] != '{')
-        JSON_LIT(o, ",");
-    json_out_cstring(o, key);
-    JSON_LIT(o, ":");
+        BUF_LIT(o, ",");
+    json_put_cstring(o, key);
+    BUF_LIT(o, ":");
 }
 
-void admin_put(struct json_out *o, const char *key, uint64_t v)
+void admin_put(struct buf *o, const char *key, uint64_t v)
 {
     admin_put_key(o, key);
-    json_out_uint(o, v);
+    json_put_uint(o, v);
 }
 
-void admin_open(struct json_out *o, const char *key)
+void admin_open(struct buf *o, const char *key)
 {
     admin_put_key(o, key);
-    JSON_LIT(o, "{");
+    BUF_LIT(o, "{");
 }
 
-void admin_reply(struct inquiry *q, struct json_out *o)
+void admin_reply(struct inquiry *q, struct buf *o)
 {
     reply_out(q->x, 200, CONTENT_JSON, o);
-    json_out_fini(o);
+    buf_fini(o);
 }
 
 /* ------------------------------------------------------------------ cache */
 
-static void put_blocks(struct json_out *o, const struct srv *srv, const struct kvpool_stats *p)
+static void put_blocks(struct buf *o, const struct srv *srv, const struct kvpool_stats *p)
 {
     const struct kv_layout *lay = &model_describe(srv->model)->layout;
     static const char *const kinds[] = { "full", "window", "latent" };
 
-    JSON_LIT(o, "\"blocks\":{");
+    BUF_LIT(o, "\"blocks\":{");
     admin_put(o, "total", p->n_blocks);
     admin_put(o, "free", p->n_free);
     admin_put(o, "cached", p->n_cached);
     admin_put(o, "held", p->n_held);
     admin_put(o, "resting", p->n_resting);
     admin_put(o, "quarantined", p->quarantined);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
     admin_put(o, "block_tokens", lay->block_tokens);
     admin_put(o, "block_bytes", kv_layout_block_bytes(lay));
-    JSON_LIT(o, ",\"groups\":[");
+    BUF_LIT(o, ",\"groups\":[");
     for (uint32_t i = 0; i < lay->n_groups; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
-        JSON_LIT(o, "{\"kind\":");
-        json_out_cstring(o, kinds[lay->group[i].kind]);
+            BUF_LIT(o, ",");
+        BUF_LIT(o, "{\"kind\":");
+        json_put_cstring(o, kinds[lay->group[i].kind]);
         admin_put(o, "window", lay->group[i].window);
         admin_put(o, "layers", lay->group[i].n_layers);
         admin_put(o, "held", p->group_held[i]);
-        JSON_LIT(o, "}");
+        BUF_LIT(o, "}");
     }
-    JSON_LIT(o, "]");
+    BUF_LIT(o, "]");
 }
 
-static void put_prefix(struct json_out *o, const struct kvpool_stats *p)
+static void put_prefix(struct buf *o, const struct kvpool_stats *p)
 {
     admin_open(o, "tokens");
     admin_put(o, "held", p->tokens_held);
     admin_put(o, "wasted", p->tokens_wasted);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
     admin_open(o, "prefix");
     admin_put(o, "query_tokens", p->query_tokens);
     admin_put(o, "hit_tokens", p->hit_tokens);
@@ -147,27 +147,27 @@ static void put_prefix(struct json_out *o, const struct kvpool_stats *p)
     admin_put(o, "salt", p->miss_salt);
     admin_put(o, "granularity", p->miss_granularity);
     admin_put(o, "window", p->miss_window);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
     admin_put(o, "evictions", p->evictions);
     admin_put(o, "copies", p->copies);
     admin_put(o, "published", p->published);
     admin_put(o, "oldest_cached_step", p->oldest_cached_step);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
 }
 
-static void put_requests(struct json_out *o, const struct sched_stats *s)
+static void put_requests(struct buf *o, const struct sched_stats *s)
 {
     admin_open(o, "requests");
     admin_put(o, "running", s->n_running);
     admin_put(o, "waiting", s->n_waiting);
     admin_put(o, "waiting_tokens", s->n_waiting_tokens);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
     admin_put(o, "preemptions", s->preemptions);
     admin_put(o, "recomputed_tokens", s->tokens_recomputed);
     admin_put(o, "steps", s->steps);
 }
 
-static void put_pins(struct json_out *o, const struct inquiry *q)
+static void put_pins(struct buf *o, const struct inquiry *q)
 {
     const struct engine_query *a = &q->m.query;
 
@@ -175,34 +175,34 @@ static void put_pins(struct json_out *o, const struct inquiry *q)
     admin_put(o, "blocks", a->pool.n_pinned);
     admin_put(o, "budget_blocks", q->srv->pin_budget);
     admin_put_key(o, "list");
-    JSON_LIT(o, "[");
+    BUF_LIT(o, "[");
     for (uint32_t i = 0; i < a->n_pins; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         admin_put_pin(o, &a->pins[i]);
     }
-    JSON_LIT(o, "]}");
+    BUF_LIT(o, "]}");
 }
 
 static void answer_cache(struct inquiry *q)
 {
     const struct engine_query *a = &q->m.query;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
-    JSON_LIT(&o, "{");
+    BUF_LIT(&o, "{");
     put_blocks(&o, q->srv, &a->pool);
     put_prefix(&o, &a->pool);
     put_requests(&o, &a->sched);
     admin_open(&o, "ledger");
     admin_put(&o, "checked_step", a->pool.checked_step);
     admin_put(&o, "violations", a->pool.violations);
-    JSON_LIT(&o, ",\"check\":");
-    json_out_cstring(&o, a->check == ERR_OK ? "ok" : a->err.message);
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, ",\"check\":");
+    json_put_cstring(&o, a->check == ERR_OK ? "ok" : a->err.message);
+    BUF_LIT(&o, "}");
     put_pins(&o, q);
     admin_put_key(&o, "reset_waits");
-    json_out_bool(&o, a->reset_waits);
-    JSON_LIT(&o, "}");
+    json_put_bool(&o, a->reset_waits);
+    BUF_LIT(&o, "}");
     admin_reply(q, &o);
 }
 
@@ -232,7 +232,7 @@ void handle_cache(struct srv *srv, struct exchange *x)
 static void answer_reset(struct inquiry *q)
 {
     const struct engine_reset *a = &q->m.reset;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct err e;
 
     if (!a->done && !a->when_idle) {
@@ -243,8 +243,8 @@ static void answer_reset(struct inquiry *q)
         reply_err(q->x, &e);
         return;
     }
-    JSON_LIT(&o, "{\"done\":");
-    json_out_bool(&o, a->done);
+    BUF_LIT(&o, "{\"done\":");
+    json_put_bool(&o, a->done);
     if (a->done) {
         admin_put(&o, "freed_blocks", a->n_freed);
         admin_put(&o, "kept_blocks", a->pool.n_held);
@@ -254,9 +254,9 @@ static void answer_reset(struct inquiry *q)
         admin_put(&o, "waiting", a->sched.n_waiting);
         admin_put(&o, "held_blocks", a->pool.n_held);
     }
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     reply_out(q->x, a->done ? 200 : 202, CONTENT_JSON, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 void handle_cache_reset(struct srv *srv, struct exchange *x)
@@ -279,17 +279,17 @@ void handle_cache_reset(struct srv *srv, struct exchange *x)
 
 /* --------------------------------------------------------------- requests */
 
-static void put_live(struct json_out *o, const struct srv *srv, const struct sched_live *l)
+static void put_live(struct buf *o, const struct srv *srv, const struct sched_live *l)
 {
     uint32_t prompt = 0;
     const struct gen *g = gen_find(srv, l->id, &prompt);
 
-    JSON_LIT(o, "{\"id\":");
-    json_out_cstring(o, g ? g->id : NULL);
-    JSON_LIT(o, ",\"request_id\":");
-    json_out_cstring(o, g ? g->request_id : NULL);
-    JSON_LIT(o, ",\"phase\":");
-    json_out_cstring(o,
+    BUF_LIT(o, "{\"id\":");
+    json_put_cstring(o, g ? g->id : NULL);
+    BUF_LIT(o, ",\"request_id\":");
+    json_put_cstring(o, g ? g->request_id : NULL);
+    BUF_LIT(o, ",\"phase\":");
+    json_put_cstring(o,
                      l->running ? l->n_computed < l->n_prompt ? "prefill" : "decode" : "waiting");
     admin_put(o, "prompt", prompt);
     admin_put(o, "prompt_tokens", l->n_prompt);
@@ -297,30 +297,30 @@ static void put_live(struct json_out *o, const struct srv *srv, const struct sch
     admin_put(o, "output_tokens", l->n_output);
     admin_put(o, "blocks", l->n_blocks);
     admin_put(o, "preemptions", l->n_preempted);
-    JSON_LIT(o, ",\"priority\":");
-    json_out_int(o, l->priority);
-    JSON_LIT(o, ",\"waited_seconds\":");
-    json_out_double(o, (double)l->waited_us / 1e6);
-    JSON_LIT(o, ",\"age_seconds\":");
-    json_out_double(o, g ? (double)(srv_now_us() - g->began_us) / 1e6 : 0);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, ",\"priority\":");
+    json_put_int(o, l->priority);
+    BUF_LIT(o, ",\"waited_seconds\":");
+    json_put_double(o, (double)l->waited_us / 1e6);
+    BUF_LIT(o, ",\"age_seconds\":");
+    json_put_double(o, g ? (double)(srv_now_us() - g->began_us) / 1e6 : 0);
+    BUF_LIT(o, "}");
 }
 
 static void answer_requests(struct inquiry *q)
 {
     const struct engine_query *a = &q->m.query;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
-    JSON_LIT(&o, "{\"requests\":[");
+    BUF_LIT(&o, "{\"requests\":[");
     for (uint32_t i = 0; i < a->n_live; i++) {
         if (i > 0)
-            JSON_LIT(&o, ",");
+            BUF_LIT(&o, ",");
         put_live(&o, q->srv, &a->live[i]);
     }
-    JSON_LIT(&o, "]");
+    BUF_LIT(&o, "]");
     admin_put(&o, "running", a->sched.n_running);
     admin_put(&o, "waiting", a->sched.n_waiting);
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     admin_reply(q, &o);
 }
 
@@ -332,7 +332,7 @@ void handle_requests(struct srv *srv, struct exchange *x)
 /* By our id, or by x-request-id (which clients may use twice: all of them). */
 void handle_request_delete(struct srv *srv, struct exchange *x)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct err e;
     uint32_t n = 0;
 
@@ -350,9 +350,9 @@ void handle_request_delete(struct srv *srv, struct exchange *x)
         reply_err(x, &e);
         return;
     }
-    JSON_LIT(&o, "{");
+    BUF_LIT(&o, "{");
     admin_put(&o, "cancelled", n);
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     reply_out(x, 200, CONTENT_JSON, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }

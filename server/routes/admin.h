@@ -34,14 +34,14 @@ void inquiry_fail(struct inquiry *q, const struct err *e);
 void inquiry_end(struct inquiry *q);
 
 /* "key": with a comma before it unless it is the first. */
-void admin_put_key(struct json_out *o, const char *key);
-void admin_put(struct json_out *o, const char *key, uint64_t v);
+void admin_put_key(struct buf *o, const char *key);
+void admin_put(struct buf *o, const char *key, uint64_t v);
 /* "key":{ */
-void admin_open(struct json_out *o, const char *key);
+void admin_open(struct buf *o, const char *key);
 /* 200 with what o holds; o is finished. */
-void admin_reply(struct inquiry *q, struct json_out *o);
+void admin_reply(struct inquiry *q, struct buf *o);
 
 /* {"id":"pin-1","tokens":..,"blocks":..,"expires_in_seconds":..} */
-void admin_put_pin(struct json_out *o, const struct srv_pin *pin);
+void admin_put_pin(struct buf *o, const struct srv_pin *pin);
 
 #endif

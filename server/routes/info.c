@@ -22,19 +22,19 @@ void handle_models(struct srv *srv, struct exchange *x)
 {
     const struct srv_list *names = &srv->opt.served_names;
     struct oai_model m[SRV_LIST_MAX];
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
     for (uint32_t i = 0; i < names->n; i++)
         m[i] = describe(srv, names->item[i]);
     oai_write_models(&o, m, srv->phase == SRV_LOADING ? 0 : names->n);
     reply_out(x, 200, CONTENT_JSON, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 void handle_model(struct srv *srv, struct exchange *x)
 {
     const struct srv_list *names = &srv->opt.served_names;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct err e;
 
     for (uint32_t i = 0; i < names->n && srv->phase != SRV_LOADING; i++) {
@@ -43,7 +43,7 @@ void handle_model(struct srv *srv, struct exchange *x)
         struct oai_model m = describe(srv, names->item[i]);
         oai_write_model(&o, &m);
         reply_out(x, 200, CONTENT_JSON, &o);
-        json_out_fini(&o);
+        buf_fini(&o);
         return;
     }
     err_set_param(&e, ERR_NOT_FOUND, "model", "the model `%.200s` does not exist", x->path_tail);
@@ -53,36 +53,36 @@ void handle_model(struct srv *srv, struct exchange *x)
 /* {"status":word} or, with why, {"status":word,"reason":why}. */
 static void reply_status(struct exchange *x, int status, const char *word, const char *why)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
-    JSON_LIT(&o, "{\"status\":");
-    json_out_cstring(&o, word);
+    BUF_LIT(&o, "{\"status\":");
+    json_put_cstring(&o, word);
     if (why) {
-        JSON_LIT(&o, ",\"reason\":");
-        json_out_cstring(&o, why);
+        BUF_LIT(&o, ",\"reason\":");
+        json_put_cstring(&o, why);
     }
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     if (status == 503)
         reply_header(x, "Retry-After", "5");
     reply_out(x, status, CONTENT_JSON, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 /* Healthy: where the model computes, and why there. */
 static void reply_healthy(const struct srv *srv, struct exchange *x)
 {
     const struct model_info *m = model_describe(srv->model);
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
-    JSON_LIT(&o, "{\"status\":\"ok\",\"backend\":");
-    json_out_cstring(&o, m->backend);
+    BUF_LIT(&o, "{\"status\":\"ok\",\"backend\":");
+    json_put_cstring(&o, m->backend);
     if (m->device_note[0]) {
-        JSON_LIT(&o, ",\"note\":");
-        json_out_cstring(&o, m->device_note);
+        BUF_LIT(&o, ",\"note\":");
+        json_put_cstring(&o, m->device_note);
     }
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     reply_out(x, 200, CONTENT_JSON, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 void handle_health(struct srv *srv, struct exchange *x)
@@ -131,7 +131,7 @@ void handle_version(struct srv *srv, struct exchange *x)
 
 void handle_metrics(struct srv *srv, struct exchange *x)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct engine_snapshot s;
 
     if (srv->engine == NULL) {
@@ -142,5 +142,5 @@ void handle_metrics(struct srv *srv, struct exchange *x)
     srv_metrics_refresh(&srv->metrics, &s, srv->n_conns);
     prom_render(&o, srv->metrics.serving.registry);
     reply_out(x, 200, PROM_CONTENT_TYPE, &o);
-    json_out_fini(&o);
+    buf_fini(&o);
 }

@@ -32,75 +32,75 @@ static void release_map(struct inquiry *q)
     free(map);
 }
 
-static void put_request(struct json_out *o, const struct srv *srv, req_id id, uint32_t choice)
+static void put_request(struct buf *o, const struct srv *srv, req_id id, uint32_t choice)
 {
     uint32_t prompt = 0;
     const struct gen *g = gen_find(srv, id, &prompt);
 
-    JSON_LIT(o, "{\"id\":");
-    json_out_cstring(o, g ? g->id : NULL);
+    BUF_LIT(o, "{\"id\":");
+    json_put_cstring(o, g ? g->id : NULL);
     admin_put(o, "prompt", prompt);
     admin_put(o, "choice", choice);
 }
 
-static void put_block(struct json_out *o, const struct srv *srv, uint32_t id,
+static void put_block(struct buf *o, const struct srv *srv, uint32_t id,
                       const struct kvpool_block *b, const struct engine_holders *h)
 {
     char hash[24];
 
-    JSON_LIT(o, "{");
+    BUF_LIT(o, "{");
     admin_put(o, "id", id);
     admin_put_key(o, "state");
-    json_out_cstring(o, states[b->state]);
+    json_put_cstring(o, states[b->state]);
     admin_put(o, "refs", b->n_refs);
     admin_put(o, "pins", b->n_pins);
     admin_put(o, "group", b->group);
     admin_put(o, "rank", b->rank);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)b->prefix);
     admin_put_key(o, "prefix");
-    json_out_cstring(o, b->published ? hash : NULL);
+    json_put_cstring(o, b->published ? hash : NULL);
     admin_put(o, "age_steps", b->age_steps);
     admin_put_key(o, "evict_order");
     if (b->evict_order == UINT32_MAX)
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
     else
-        json_out_uint(o, b->evict_order);
-    JSON_LIT(o, ",\"owners\":[");
+        json_put_uint(o, b->evict_order);
+    BUF_LIT(o, ",\"owners\":[");
     for (uint32_t i = 0; i < h->n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         put_request(o, srv, h->who[i].id, h->who[i].choice);
-        JSON_LIT(o, "}");
+        BUF_LIT(o, "}");
     }
-    JSON_LIT(o, "]}");
+    BUF_LIT(o, "]}");
 }
 
 static void answer_blocks(struct inquiry *q)
 {
     const struct engine_blocks *a = &q->m.blocks;
     const struct map *map = q->more;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     bool first = true;
 
-    JSON_LIT(&o, "{");
+    BUF_LIT(&o, "{");
     admin_put(&o, "total", a->n_blocks);
     admin_put(&o, "step", a->step);
     admin_put(&o, "offset", a->first);
     admin_put_key(&o, "next_offset");
     if (a->first + a->n < a->n_blocks && a->n > 0)
-        json_out_uint(&o, a->first + a->n);
+        json_put_uint(&o, a->first + a->n);
     else
-        JSON_LIT(&o, "null");
-    JSON_LIT(&o, ",\"blocks\":[");
+        BUF_LIT(&o, "null");
+    BUF_LIT(&o, ",\"blocks\":[");
     for (uint32_t i = 0; i < a->n; i++) {
         if (map->state != 0 && map->state != (uint64_t)a->block[i].state + 1)
             continue;
         if (!first)
-            JSON_LIT(&o, ",");
+            BUF_LIT(&o, ",");
         first = false;
         put_block(&o, q->srv, a->first + i, &a->block[i], &a->holders[i]);
     }
-    JSON_LIT(&o, "]}");
+    BUF_LIT(&o, "]}");
     admin_reply(q, &o);
 }
 
@@ -146,47 +146,47 @@ void handle_blocks(struct srv *srv, struct exchange *x)
 /* ------------------------------------------------------------------- steps */
 
 /* "key": microseconds from one moment to the next; null while either is not. */
-static void put_span(struct json_out *o, const char *key, uint64_t from, uint64_t to)
+static void put_span(struct buf *o, const char *key, uint64_t from, uint64_t to)
 {
     admin_put_key(o, key);
     if (from == 0 || to < from)
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
     else
-        json_out_uint(o, to - from);
+        json_put_uint(o, to - from);
 }
 
-static void put_rows(struct json_out *o, const struct srv *srv, const struct srv_steps_copy *c,
+static void put_rows(struct buf *o, const struct srv *srv, const struct srv_steps_copy *c,
                      const struct srv_step *s)
 {
     admin_put_key(o, "rows_detail");
     if (s->first_row == UINT64_MAX) {
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
         return;
     }
-    JSON_LIT(o, "[");
+    BUF_LIT(o, "[");
     for (uint32_t i = 0; i < s->n_rows; i++) {
         const struct srv_step_row *r = &c->row[s->first_row + i];
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         put_request(o, srv, r->id, r->choice);
         admin_put(o, "request", r->id);
         admin_put(o, "past", r->past);
         admin_put(o, "tokens", r->n);
         admin_put(o, "left", r->left);
-        JSON_LIT(o, "}");
+        BUF_LIT(o, "}");
     }
-    JSON_LIT(o, "]");
+    BUF_LIT(o, "]");
 }
 
-static void put_step(struct json_out *o, const struct srv *srv, const struct srv_steps_copy *c,
+static void put_step(struct buf *o, const struct srv *srv, const struct srv_steps_copy *c,
                      const struct srv_step *s, bool with_rows)
 {
     static const char *const names[] = { "planned", "launched", "collected", "done", "failed" };
 
-    JSON_LIT(o, "{");
+    BUF_LIT(o, "{");
     admin_put(o, "step", s->step);
     admin_put_key(o, "state");
-    json_out_cstring(o, names[s->state]);
+    json_put_cstring(o, names[s->state]);
     admin_put(o, "began_us", s->began_us);
     put_span(o, "plan_us", s->began_us, s->planned_us);
     put_span(o, "launch_us", s->planned_us, s->launched_us);
@@ -204,34 +204,34 @@ static void put_step(struct json_out *o, const struct srv *srv, const struct srv
     admin_put(o, "length", s->n_finished[FINISH_LENGTH]);
     admin_put(o, "cancelled", s->n_finished[FINISH_CANCELLED]);
     admin_put(o, "error", s->n_finished[FINISH_ERROR]);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
     admin_put(o, "running", s->n_running);
     admin_put(o, "waiting", s->n_waiting);
     admin_put(o, "idle_blocks", s->n_idle_blocks);
     if (with_rows)
         put_rows(o, srv, c, s);
-    JSON_LIT(o, "}");
+    BUF_LIT(o, "}");
 }
 
 static void answer_steps(struct inquiry *q)
 {
     const struct engine_steps *a = &q->m.steps;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
     if (a->rc != ERR_OK) {
         reply_err(q->x, &a->err);
         return;
     }
-    JSON_LIT(&o, "{");
+    BUF_LIT(&o, "{");
     admin_put(&o, "history", q->srv->opt.step_history);
     admin_put(&o, "now_us", srv_now_us());
-    JSON_LIT(&o, ",\"steps\":[");
+    BUF_LIT(&o, ",\"steps\":[");
     for (uint32_t i = 0; i < a->steps.n_steps; i++) {
         if (i > 0)
-            JSON_LIT(&o, ",");
+            BUF_LIT(&o, ",");
         put_step(&o, q->srv, &a->steps, &a->steps.step[i], a->with_rows);
     }
-    JSON_LIT(&o, "]}");
+    BUF_LIT(&o, "]}");
     admin_reply(q, &o);
 }
 

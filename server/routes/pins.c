@@ -32,22 +32,22 @@ struct pin_job {
 
 /* ----------------------------------------------------------------- answers */
 
-void admin_put_pin(struct json_out *o, const struct srv_pin *pin)
+void admin_put_pin(struct buf *o, const struct srv_pin *pin)
 {
     uint64_t now = srv_now_us();
     char id[32];
 
     snprintf(id, sizeof id, "pin-%llu", (unsigned long long)pin->number);
-    JSON_LIT(o, "{\"id\":");
-    json_out_cstring(o, id);
+    BUF_LIT(o, "{\"id\":");
+    json_put_cstring(o, id);
     admin_put(o, "tokens", pin->n_tokens);
     admin_put(o, "blocks", pin->n_blocks);
     admin_put_key(o, "expires_in_seconds");
-    json_out_double(o, pin->expires_us > now ? (double)(pin->expires_us - now) / 1e6 : 0);
-    JSON_LIT(o, "}");
+    json_put_double(o, pin->expires_us > now ? (double)(pin->expires_us - now) / 1e6 : 0);
+    BUF_LIT(o, "}");
 }
 
-static void put_budget(struct json_out *o, const struct inquiry *q)
+static void put_budget(struct buf *o, const struct inquiry *q)
 {
     admin_put(o, "pinned_blocks", q->m.pin.pool.n_pinned);
     admin_put(o, "budget_blocks", q->srv->pin_budget);
@@ -56,24 +56,24 @@ static void put_budget(struct json_out *o, const struct inquiry *q)
 static void answer_pin(struct inquiry *q)
 {
     const struct engine_pin *a = &q->m.pin;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 
     if (a->rc != ERR_OK) {
         reply_err(q->x, &a->err);
         return;
     }
-    JSON_LIT(&o, "{\"pin\":");
+    BUF_LIT(&o, "{\"pin\":");
     admin_put_pin(&o, &a->pin);
     admin_put(&o, "prompt_tokens", a->n_tokens);
     put_budget(&o, q);
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     admin_reply(q, &o);
 }
 
 static void answer_unpin(struct inquiry *q)
 {
     const struct engine_pin *a = &q->m.pin;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct err e;
 
     if (a->n_removed == 0 && a->number != 0) {
@@ -82,10 +82,10 @@ static void answer_unpin(struct inquiry *q)
         reply_err(q->x, &e);
         return;
     }
-    JSON_LIT(&o, "{");
+    BUF_LIT(&o, "{");
     admin_put(&o, "unpinned", a->n_removed);
     put_budget(&o, q);
-    JSON_LIT(&o, "}");
+    BUF_LIT(&o, "}");
     admin_reply(q, &o);
 }
 

@@ -20,7 +20,7 @@ struct job {
     size_t n_body;
     enum err_code rc;
     struct err err;
-    struct json_out out;
+    struct buf out;
 };
 
 /* {count, max_model_len, tokens, token_strs}, strings as the vocabulary spells
@@ -42,7 +42,7 @@ static enum err_code write_tokens(struct job *j, const struct prompt_set *s)
     }
     oai_write_tokenized(&j->out, ids->id, (uint32_t)ids->n, strs, j->srv->max_model_len);
     free(strs);
-    return json_out_check(&j->out, &j->err);
+    return buf_check(&j->out, &j->err);
 }
 
 static enum err_code write_text(struct job *j, const struct oai_request *r)
@@ -56,7 +56,7 @@ static enum err_code write_text(struct job *j, const struct oai_request *r)
         return rc;
     oai_write_prompt(&j->out, text, n);
     free(text);
-    return json_out_check(&j->out, &j->err);
+    return buf_check(&j->out, &j->err);
 }
 
 static enum err_code write_chat(struct job *j, const struct oai_request *r)
@@ -68,7 +68,7 @@ static enum err_code write_chat(struct job *j, const struct oai_request *r)
         return rc;
     oai_write_prompt(&j->out, text.text, text.n);
     chat_rendered_fini(&text);
-    return json_out_check(&j->out, &j->err);
+    return buf_check(&j->out, &j->err);
 }
 
 static void work(uv_work_t *w)
@@ -95,7 +95,7 @@ static void on_done(uv_work_t *w, int status)
         reply_err(j->x, &j->err);
     else if (j->x)
         reply_out(j->x, 200, CONTENT_JSON, &j->out);
-    json_out_fini(&j->out);
+    buf_fini(&j->out);
     free(j->body);
     free(j);
     srv->n_jobs--;

@@ -18,7 +18,7 @@ static double now_ns(void)
 }
 
 struct bench {
-    struct json_out o;
+    struct buf o;
     struct oai_stream s;
     struct oai_delta d;
     const char *text;
@@ -29,7 +29,7 @@ struct bench {
 
 static void escape(struct bench *b)
 {
-    json_out_escaped(&b->o, b->text, b->n);
+    json_put_escaped(&b->o, b->text, b->n);
 }
 
 static void delta(struct bench *b)
@@ -39,7 +39,7 @@ static void delta(struct bench *b)
 
 static void number(struct bench *b)
 {
-    json_out_float(&b->o, -0.34657359f);
+    json_put_float(&b->o, -0.34657359f);
 }
 
 static void parse(struct bench *b)
@@ -69,16 +69,16 @@ static void measure(const char *name, struct bench *b, void (*f)(struct bench *)
         double start = now_ns();
         for (long i = 0; i < n; i++) {
             if (b->o.n > 32768)
-                json_out_reset(&b->o);
+                buf_reset(&b->o);
             f(b);
         }
         double each = (now_ns() - start) / (double)n;
         best = each < best ? each : best;
     }
-    json_out_reset(&b->o);
+    buf_reset(&b->o);
     f(b);
     bytes = b->o.n;
-    json_out_reset(&b->o);
+    buf_reset(&b->o);
     printf("%-34s %10.1f ns  %6zu bytes out\n", name, best, bytes);
 }
 
@@ -141,7 +141,7 @@ int main(void)
     free(big);
     measure("observe, histogram", &b, observe, 1000000);
     measure("render metrics", &b, render, 500);
-    json_out_fini(&b.o);
+    buf_fini(&b.o);
     oai_stream_fini(&b.s);
     serving_metrics_fini(&b.m);
     return 0;

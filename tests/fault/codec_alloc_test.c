@@ -73,11 +73,11 @@ static enum err_code write_stream(struct err *e)
     enum err_code rc = oai_stream_init(&s, &id, true, e);
     if (rc)
         return rc;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     for (int i = 0; i < 20; i++)
         oai_stream_delta(&o, &s, &d);
-    rc = json_out_check(&o, e);
-    json_out_fini(&o);
+    rc = buf_check(&o, e);
+    buf_fini(&o);
     oai_stream_fini(&s);
     return rc;
 }

@@ -48,15 +48,15 @@ static void check_tree(const char *text, size_t n)
     cJSON *other = cJSON_ParseWithLengthOpts(text, n, NULL, false);
     REQUIRE(other != NULL);
     cJSON_Delete(other);
-    struct json_out a = { 0 }, b = { 0 };
-    json_out_value(&a, doc.value);
+    struct buf a = { 0 }, b = { 0 };
+    json_put_value(&a, doc.value);
     REQUIRE(!a.failed && utf8_is_valid(a.p, a.n));
     REQUIRE(json_parse(&again, a.p, a.n, 0, &e) == ERR_OK);
     REQUIRE(again.value->span == doc.value->span);
-    json_out_value(&b, again.value);
+    json_put_value(&b, again.value);
     REQUIRE(a.n == b.n && memcmp(a.p, b.p, a.n) == 0);
-    json_out_fini(&a);
-    json_out_fini(&b);
+    buf_fini(&a);
+    buf_fini(&b);
     json_doc_fini(&again);
     json_doc_fini(&doc);
 }

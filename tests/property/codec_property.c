@@ -49,12 +49,12 @@ static size_t repaired(const char *s, size_t n, char *out)
 TEST(escaped_strings_read_back)
 {
     struct rng r = { 11 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     for (uint32_t i = 0; i < rounds(20000); i++) {
         char text[200], fixed[600];
         size_t n = random_text(&r, text, 1 + rng_below(&r, 199), i % 2);
-        json_out_reset(&o);
-        json_out_string(&o, text, n);
+        buf_reset(&o);
+        json_put_string(&o, text, n);
         assert_false(o.failed);
         for (size_t k = 0; k < o.n; k++)
             assert_true((unsigned char)o.p[k] >= 0x20);
@@ -67,10 +67,10 @@ TEST(escaped_strings_read_back)
         assert_memory_equal(doc.value->u.string, fixed, want);
         json_doc_fini(&doc);
     }
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
-static double parsed_number(const struct json_out *o)
+static double parsed_number(const struct buf *o)
 {
     struct json_doc doc;
     struct err e;
@@ -85,7 +85,7 @@ static double parsed_number(const struct json_out *o)
 TEST(numbers_read_back)
 {
     struct rng r = { 12 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     for (uint32_t i = 0; i < rounds(50000); i++) {
         uint64_t bits = rng_next(&r);
         double d;
@@ -93,15 +93,15 @@ TEST(numbers_read_back)
         if (i % 3 == 0) /* the range in which most numbers live */
             d = (rng_unit(&r) - 0.5) * pow(10, (double)rng_below(&r, 20) - 8);
         if (isfinite(d)) {
-            json_out_reset(&o);
-            json_out_double(&o, d);
+            buf_reset(&o);
+            json_put_double(&o, d);
             double back = parsed_number(&o);
             assert_memory_equal(&back, &d, sizeof d);
         }
         float f = (float)d;
         if (isfinite(f)) {
-            json_out_reset(&o);
-            json_out_float(&o, f);
+            buf_reset(&o);
+            json_put_float(&o, f);
             float back = (float)parsed_number(&o);
             assert_memory_equal(&back, &f, sizeof f);
             char shortest[40]; /* no longer than the library's shortest, in digits */
@@ -120,18 +120,18 @@ TEST(numbers_read_back)
                 fail_msg("%.*s is longer than %s", (int)o.n, o.p, shortest);
         }
     }
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(integers_read_back)
 {
     struct rng r = { 13 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     for (uint32_t i = 0; i < rounds(20000); i++) {
         int64_t v = (int64_t)(rng_next(&r) >> rng_below(&r, 64));
         v = i % 2 ? v : -v;
-        json_out_reset(&o);
-        json_out_int(&o, v);
+        buf_reset(&o);
+        json_put_int(&o, v);
         struct json_doc doc;
         struct err e;
         enum err_code rc = json_parse(&doc, o.p, o.n, 0, &e);
@@ -139,7 +139,7 @@ TEST(integers_read_back)
         assert_true(doc.value->kind == JSON_INT && doc.value->u.integer == v);
         json_doc_fini(&doc);
     }
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(every_cut_is_refused)
@@ -183,7 +183,7 @@ TEST(deltas_join_to_the_text)
     for (uint32_t i = 0; i < rounds(300); i++) {
         char text[2000], joined[2000];
         size_t n = 0, k = 0;
-        struct json_out o = { 0 };
+        struct buf o = { 0 };
         for (int c = 0; c < 8; c++) {
             size_t len = random_text(&r, text + n, 200, false);
             struct oai_delta d = { .text = { text + n, len } };
@@ -206,7 +206,7 @@ TEST(deltas_join_to_the_text)
         }
         assert_int_equal(k, n);
         assert_memory_equal(joined, text, n);
-        json_out_fini(&o);
+        buf_fini(&o);
     }
     oai_stream_fini(&s);
 }

@@ -163,7 +163,7 @@ TEST(random_ids_stream_whole_characters_and_equal_the_whole)
 
     for (int round = 0; round < 500; round++) {
         struct fixture f;
-        struct json_out joined = { 0 };
+        struct buf joined = { 0 };
         int32_t ids[40];
         char *want;
         size_t n_want;
@@ -174,16 +174,16 @@ TEST(random_ids_stream_whole_characters_and_equal_the_whole)
                                       : (int32_t)rng_below(&g, (uint32_t)tokenizer_n_ids(tok) + 50);
             push(&f, ids[i]);
             assert_true(utf8_is_valid(f.c.text.p, f.c.text.n));
-            json_out_raw(&joined, f.c.text.p, f.c.text.n);
+            buf_put(&joined, f.c.text.p, f.c.text.n);
             choice_sent(&f.c);
         }
         assert_ok(choice_end(&f.c, true, -1, &e), e);
-        json_out_raw(&joined, f.c.text.p, f.c.text.n);
+        buf_put(&joined, f.c.text.p, f.c.text.n);
         assert_ok(tokenizer_decode(tok, ids, 40, true, &want, &n_want, &e), e);
         assert_int_equal(joined.n, n_want);
         assert_memory_equal(joined.p, want, n_want);
         free(want);
-        json_out_fini(&joined);
+        buf_fini(&joined);
         tear_down(&f);
     }
 }

@@ -318,9 +318,9 @@ TEST(long_numbers_are_refused)
 
 /* ------------------------------------------------------------------ writer */
 
-static char *text_of(struct json_out *o)
+static char *text_of(struct buf *o)
 {
-    json_out_raw(o, "", 1);
+    buf_put(o, "", 1);
     assert_false(o->failed);
     return o->p;
 }
@@ -345,16 +345,16 @@ TEST(escapes_exactly_what_must_be)
         { "\xc3\xa9\n\xc3\xa9", 5, "\"\xc3\xa9\\n\xc3\xa9\"" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct json_out o = { 0 };
-        json_out_string(&o, rows[i].in, rows[i].n);
+        struct buf o = { 0 };
+        json_put_string(&o, rows[i].in, rows[i].n);
         assert_string_equal(text_of(&o), rows[i].out);
-        json_out_fini(&o);
+        buf_fini(&o);
     }
-    struct json_out o = { 0 };
-    json_out_string(&o, NULL, 0);
-    json_out_escaped(&o, NULL, 0);
+    struct buf o = { 0 };
+    json_put_string(&o, NULL, 0);
+    json_put_escaped(&o, NULL, 0);
     assert_string_equal(text_of(&o), "null");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(numbers_are_written_short)
@@ -382,49 +382,49 @@ TEST(numbers_are_written_short)
         { NAN, "null", "null" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct json_out o = { 0 };
-        json_out_double(&o, rows[i].v);
+        struct buf o = { 0 };
+        json_put_double(&o, rows[i].v);
         const char *got = text_of(&o);
         if (strcmp(rows[i].as_double, "1e-05") != 0) /* either notation of 1e-5 will do */
             assert_string_equal(got, rows[i].as_double);
         assert_true(!isfinite(rows[i].v) || strtod(got, NULL) == rows[i].v);
-        json_out_fini(&o);
-        json_out_float(&o, (float)rows[i].v);
+        buf_fini(&o);
+        json_put_float(&o, (float)rows[i].v);
         got = text_of(&o);
         if (strcmp(rows[i].as_float, "1e-05") != 0)
             assert_string_equal(got, rows[i].as_float);
-        json_out_fini(&o);
+        buf_fini(&o);
     }
-    struct json_out o = { 0 };
-    json_out_int(&o, INT64_MIN);
-    JSON_LIT(&o, " ");
-    json_out_int(&o, INT64_MAX);
-    JSON_LIT(&o, " ");
-    json_out_uint(&o, UINT64_MAX);
-    JSON_LIT(&o, " ");
-    json_out_int(&o, 0);
+    struct buf o = { 0 };
+    json_put_int(&o, INT64_MIN);
+    BUF_LIT(&o, " ");
+    json_put_int(&o, INT64_MAX);
+    BUF_LIT(&o, " ");
+    json_put_uint(&o, UINT64_MAX);
+    BUF_LIT(&o, " ");
+    json_put_int(&o, 0);
     assert_string_equal(text_of(&o),
                         "-9223372036854775808 9223372036854775807 18446744073709551615 0");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(cap_fails_once_and_for_all)
 {
-    struct json_out o = { .max = 300 };
+    struct buf o = { .max = 300 };
     struct err e;
     for (int i = 0; i < 100; i++)
-        JSON_LIT(&o, "0123456789");
+        BUF_LIT(&o, "0123456789");
     assert_true(o.failed);
     assert_true(o.n <= 300);
     size_t n = o.n;
-    JSON_LIT(&o, "x");
+    BUF_LIT(&o, "x");
     assert_int_equal(o.n, n);
-    assert_int_equal(json_out_check(&o, &e), ERR_NOMEM);
-    json_out_reset(&o);
-    JSON_LIT(&o, "x");
-    assert_int_equal(json_out_check(&o, &e), ERR_OK);
+    assert_int_equal(buf_check(&o, &e), ERR_NOMEM);
+    buf_reset(&o);
+    BUF_LIT(&o, "x");
+    assert_int_equal(buf_check(&o, &e), ERR_OK);
     assert_int_equal(o.n, 1);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(values_are_written_back)
@@ -432,11 +432,11 @@ TEST(values_are_written_back)
     static const char text[] = " { \"a\" : [ 1 , -2.5 , \"x\\n\\u0000\" , true , null ] , "
                                "\"b\" : { } , \"c\" : [ ] } ";
     struct json_doc doc = parsed(text, sizeof text - 1);
-    struct json_out o = { 0 };
-    json_out_value(&o, doc.value);
+    struct buf o = { 0 };
+    json_put_value(&o, doc.value);
     assert_string_equal(text_of(&o),
                         "{\"a\":[1,-2.5,\"x\\n\\u0000\",true,null],\"b\":{},\"c\":[]}");
-    json_out_fini(&o);
+    buf_fini(&o);
     json_doc_fini(&doc);
 }
 

@@ -24,17 +24,17 @@ static void check_json(const char *s, size_t n)
 }
 
 /* What was written is `expected` and valid; empties the buffer. */
-static void body_is(struct json_out *o, const char *expected)
+static void body_is(struct buf *o, const char *expected)
 {
     check_json(o->p, o->n);
-    json_out_raw(o, "", 1);
+    buf_put(o, "", 1);
     assert_false(o->failed);
     assert_string_equal(o->p, expected);
-    json_out_reset(o);
+    buf_reset(o);
 }
 
 /* What was written is one event whose data is `expected`. */
-static void event_is(struct json_out *o, const char *expected)
+static void event_is(struct buf *o, const char *expected)
 {
     assert_true(o->n > 8);
     assert_memory_equal(o->p, "data: ", 6);
@@ -42,7 +42,7 @@ static void event_is(struct json_out *o, const char *expected)
     check_json(o->p + 6, o->n - 8);
     o->p[o->n - 2] = '\0';
     assert_string_equal(o->p + 6, expected);
-    json_out_reset(o);
+    buf_reset(o);
 }
 
 #define HEAD                                                                                       \
@@ -57,7 +57,7 @@ static void event_is(struct json_out *o, const char *expected)
 
 TEST(completion_reply)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     const struct oai_usage usage = { 7, 2, 0, 0 };
     const struct oai_choice c[] = {
         { .text = T("hi\n"), .finish = OAI_FINISH_LENGTH, .stop_reason = OAI_NO_STOP_REASON },
@@ -72,12 +72,12 @@ TEST(completion_reply)
             HEAD "{\"index\":1,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
                  "\"stop_reason\":\"\\n\"},{\"index\":2,\"text\":\"x\",\"logprobs\":null,"
                  "\"finish_reason\":\"stop\",\"stop_reason\":0}],\"usage\":" USAGE(7, 2, 9, 0) "}");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(completion_with_everything)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     const struct oai_usage usage = { 3, 2, 1, 4 };
     const struct oai_cache_report cache = { 3, 1, 2, 3, 4, 5, 6 };
     const int32_t ids[] = { 5, 6 }, prompt[] = { 1 };
@@ -97,7 +97,7 @@ TEST(completion_with_everything)
             "{\"reasoning_tokens\":4}},\"cache\":{\"query_tokens\":3,\"hit_tokens\":1,"
             "\"miss_tokens\":{\"never_seen\":2,\"evicted\":3,\"salt\":4,\"granularity\":5,"
             "\"window\":6}}}");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(completion_logprobs)
@@ -126,7 +126,7 @@ TEST(completion_logprobs)
                                   .stop_reason = OAI_NO_STOP_REASON,
                                   .logprobs = &lp };
     const struct oai_usage usage = { 0 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     oai_write_reply(&o, &completion, &c, 1, &usage, NULL);
     body_is(&o, HEAD
             "{\"index\":0,\"text\":\"x\",\"logprobs\":{\"tokens\":[\"\xc3\xa9\",\" b\",\"</s>\","
@@ -137,7 +137,7 @@ TEST(completion_logprobs)
             "\"text_offset\":[10,11,13,13,14,15]},\"finish_reason\":null,\"stop_reason\":null}],"
             "\"usage\":" USAGE(0, 0, 0, 0) "}");
     assert_int_equal(oai_text_offset_after(&lp), 15);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(chat_reply)
@@ -158,7 +158,7 @@ TEST(chat_reply)
         { .index = 1, .finish = OAI_FINISH_LENGTH, .stop_reason = OAI_NO_STOP_REASON },
     };
     const struct oai_usage usage = { 2, 2, 0, 0 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     oai_write_reply(&o, &chat, c, 2, &usage, NULL);
     body_is(&o, CHAT_HEAD
             "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hi\",\"refusal\":null}"
@@ -169,7 +169,7 @@ TEST(chat_reply)
             "\"assistant\",\"content\":\"\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":"
             "\"length\",\"stop_reason\":null}],\"usage\":" USAGE(2, 2, 4,
                                                                  0) ",\"prompt_token_ids\":[1,2]}");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(chat_reply_with_tools)
@@ -183,7 +183,7 @@ TEST(chat_reply_with_tools)
                                   .n_tool_calls = 2,
                                   .stop_reason = OAI_NO_STOP_REASON };
     const struct oai_usage usage = { 1, 1, 0, 0 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     oai_write_reply(&o, &chat, &c, 1, &usage, NULL);
     body_is(
         &o, CHAT_HEAD
@@ -192,7 +192,7 @@ TEST(chat_reply_with_tools)
         "\"arguments\":\"{\\\"a\\\": 1}\"}},{\"id\":\"call_2\",\"type\":\"function\","
         "\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},\"logprobs\":null,"
         "\"finish_reason\":\"tool_calls\",\"stop_reason\":null}],\"usage\":" USAGE(1, 1, 2, 0) "}");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(prompt_logprobs)
@@ -208,7 +208,7 @@ TEST(prompt_logprobs)
                                   .stop_reason = OAI_NO_STOP_REASON,
                                   .prompt_logprobs = &lp };
     const struct oai_usage usage = { 0 };
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
 #define RANKED(l, r, s) "{\"logprob\":" l ",\"rank\":" r ",\"decoded_token\":\"" s "\"}"
     static const char list[] =
         "\"prompt_logprobs\":[null,{\"3\":" RANKED("-0.5", "1", "a") ",\"4\":" RANKED(
@@ -216,21 +216,21 @@ TEST(prompt_logprobs)
                                                                                     "c") "}]";
     oai_write_reply(&o, &completion, &c, 1, &usage, NULL);
     check_json(o.p, o.n);
-    json_out_raw(&o, "", 1);
+    buf_put(&o, "", 1);
     assert_contains(o.p, list);
-    json_out_reset(&o);
+    buf_reset(&o);
     oai_write_reply(&o, &chat, &c, 1, &usage, NULL);
     check_json(o.p, o.n);
-    json_out_raw(&o, "", 1);
+    buf_put(&o, "", 1);
     assert_contains(o.p, list);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(completion_stream)
 {
     struct oai_stream s;
     struct err e;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     enum err_code rc = oai_stream_init(&s, &completion, false, &e);
     assert_ok(rc, e);
     struct oai_delta d = { .index = 3, .text = T("a\"b") };
@@ -256,14 +256,14 @@ TEST(completion_stream)
     event_is(&o, HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
                       "\"stop_reason\":7}]}");
     oai_stream_fini(&s);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(chat_stream_in_order)
 {
     struct oai_stream s;
     struct err e;
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     enum err_code rc = oai_stream_init(&s, &chat, true, &e);
     assert_ok(rc, e);
     const int32_t prompt[] = { 4 };
@@ -308,12 +308,12 @@ TEST(chat_stream_in_order)
     sse_ping(&o);
     assert_memory_equal(o.p, "data: [DONE]\n\n: ping\n\n", o.n);
     oai_stream_fini(&s);
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(errors)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     struct err e;
     err_set_param(&e, ERR_INVALID, "top_k", "top_k: found 0.01\n\xff, expected \"an\" integer");
     oai_write_error(&o, &e);
@@ -336,22 +336,22 @@ TEST(errors)
                 "null,\"code\":\"invalid_api_key\"}}");
     err_set(&e, ERR_GPU, "lost");
     oai_stream_error(&o, &e);
-    json_out_raw(&o, "", 1);
+    buf_put(&o, "", 1);
     assert_string_equal(o.p, "data: {\"error\":{\"message\":\"lost\",\"type\":\"server_error\","
                              "\"param\":null,\"code\":null}}\n\ndata: [DONE]\n\n");
-    json_out_reset(&o);
+    buf_reset(&o);
     for (enum err_code c = ERR_OK; c < ERR_CODES; c++) {
         err_set(&e, c, "m");
         oai_write_error(&o, &e);
         check_json(o.p, o.n);
-        json_out_reset(&o);
+        buf_reset(&o);
     }
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 TEST(models_and_tokens)
 {
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     const struct oai_model m[] = { { "a", "quire", "/m/a", 5, 2048 },
                                    { "b", "quire", NULL, 5, 1 } };
     oai_write_models(&o, m, 2);
@@ -370,7 +370,7 @@ TEST(models_and_tokens)
     body_is(&o, "{\"count\":0,\"max_model_len\":8,\"tokens\":[],\"token_strs\":[]}");
     oai_write_prompt(&o, "a\0b", 3);
     body_is(&o, "{\"prompt\":\"a\\u0000b\"}");
-    json_out_fini(&o);
+    buf_fini(&o);
 }
 
 int main(void)

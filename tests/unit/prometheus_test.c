@@ -9,11 +9,11 @@
 #include "proto/metrics/serving.h"
 #include "support/test.h"
 
-static char *rendered(const struct prom_registry *r, struct json_out *o)
+static char *rendered(const struct prom_registry *r, struct buf *o)
 {
-    json_out_reset(o);
+    buf_reset(o);
     prom_render(o, r);
-    json_out_raw(o, "", 1);
+    buf_put(o, "", 1);
     assert_false(o->failed);
     return o->p;
 }
@@ -41,7 +41,7 @@ TEST(exposition_text)
     prom_observe(h, 0.75);
     prom_observe_n(h, 10.25, 2);
     prom_observe(h, 1e9);
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     assert_string_equal(rendered(r, &o), "# HELP x:reqs_total Help \\\\ \"q\"\\nmore\n"
                                          "# TYPE x:reqs_total counter\n"
                                          "x:reqs_total{model=\"a\\\"b\\\\c\\nd\"} 4\n"
@@ -61,7 +61,7 @@ TEST(exposition_text)
     assert_contains(rendered(r, &o), "\ntemp NaN\n");
     prom_set(g, -INFINITY);
     assert_contains(rendered(r, &o), "\ntemp -Inf\n");
-    json_out_fini(&o);
+    buf_fini(&o);
     prom_destroy(r);
 }
 
@@ -79,7 +79,7 @@ TEST(refusals_change_nothing)
     assert_ok(prom_create(&r, &e), e);
     assert_ok(prom_add_counter(&c, r, "a_total", "A", NULL, 0, &e), e);
     assert_ok(prom_add_histogram(&h, r, "h", "H", up, 2, NULL, 0, &e), e);
-    struct json_out before = { 0 }, after = { 0 };
+    struct buf before = { 0 }, after = { 0 };
     rendered(r, &before);
     assert_int_equal(prom_add_counter(&c, r, "a_total", "A", NULL, 0, &e), ERR_INVALID);
     assert_int_equal(prom_add_gauge(&g, r, "a_total", "A", reserved, 0, &e), ERR_INVALID);
@@ -94,8 +94,8 @@ TEST(refusals_change_nothing)
     assert_int_equal(prom_add_histogram(&h, r, "b", "A", inf, 2, NULL, 0, &e), ERR_INVALID);
     assert_int_equal(prom_add_histogram(&h, r, "h", "A", up, 1, bad, 0, &e), ERR_INVALID);
     assert_string_equal(rendered(r, &after), before.p);
-    json_out_fini(&before);
-    json_out_fini(&after);
+    buf_fini(&before);
+    buf_fini(&after);
     prom_destroy(r);
 }
 
@@ -113,7 +113,7 @@ static struct serving_metrics made(void)
 TEST(serving_names)
 {
     struct serving_metrics m = made();
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     prom_inc(m.request_success[METRICS_LENGTH], 2);
     prom_observe(m.time_to_first_token, 0.03);
     prom_observe(m.request_prompt_tokens, 53);
@@ -153,7 +153,7 @@ TEST(serving_names)
         fputs(text, f);
         fclose(f);
     }
-    json_out_fini(&o);
+    buf_fini(&o);
     serving_metrics_fini(&m);
 }
 
@@ -175,7 +175,7 @@ TEST(updates_from_threads_are_not_lost)
 {
     struct serving_metrics m = made();
     pthread_t t[WRITERS];
-    struct json_out o = { 0 };
+    struct buf o = { 0 };
     for (int i = 0; i < WRITERS; i++)
         assert_int_equal(pthread_create(&t[i], NULL, write_metrics, &m), 0);
     for (int i = 0; i < 20; i++)
@@ -188,7 +188,7 @@ TEST(updates_from_threads_are_not_lost)
     const char *text = rendered(m.registry, &o);
     assert_contains(text, "vllm:inter_token_latency_seconds_count{" L "} 60000\n");
     assert_contains(text, "vllm:inter_token_latency_seconds_sum{" L "} 30000.0\n");
-    json_out_fini(&o);
+    buf_fini(&o);
     serving_metrics_fini(&m);
 }
 

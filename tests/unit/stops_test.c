@@ -9,7 +9,7 @@
 struct run {
     struct stop_set set;
     struct stop_match match;
-    struct json_out out;
+    struct buf out;
     int32_t found;
 };
 
@@ -44,7 +44,7 @@ static void finish(struct run *r)
 {
     stop_match_fini(&r->match);
     stop_set_fini(&r->set);
-    json_out_fini(&r->out);
+    buf_fini(&r->out);
 }
 
 static void expect(struct run *r, const char *want)

@@ -1,5 +1,5 @@
-/* json_out.c: the writer of json.h.  Number formatting relies on the C locale,
- * which the daemon never leaves.  A json_out belongs to one thread at a time. */
+/* json_write.c: the writer of json.h.  Number formatting relies on the C locale,
+ * which the daemon never leaves.  Any thread, each its own buffer. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,42 +7,6 @@
 
 #include "proto/text/json.h"
 #include "proto/utf8.h"
-
-void json_out_fini(struct json_out *o)
-{
-    free(o->p);
-    *o = (struct json_out){ .max = o->max };
-}
-
-enum err_code json_out_check(const struct json_out *o, struct err *e)
-{
-    return o->failed ? err_nomem(e, "reply", o->n) : ERR_OK;
-}
-
-bool json_out_grow(struct json_out *o, size_t n)
-{
-    if (o->failed)
-        return false;
-    if (o->cap - o->n >= n)
-        return true;
-    size_t need = o->n + n, cap = o->cap == 0 ? 256 : o->cap;
-    if (need < n || (o->max != 0 && need > o->max)) {
-        o->failed = true;
-        return false;
-    }
-    while (cap < need)
-        cap = cap > SIZE_MAX / 2 ? need : cap * 2;
-    if (o->max != 0 && cap > o->max)
-        cap = o->max;
-    char *p = realloc(o->p, cap);
-    if (p == NULL) {
-        o->failed = true;
-        return false;
-    }
-    o->p = p;
-    o->cap = cap;
-    return true;
-}
 
 /* ------------------------------------------------------------------ strings */
 
@@ -73,23 +37,23 @@ static bool needs_care(const char *s)
     return (hit & tops) != 0;
 }
 
-static void write_escape(struct json_out *o, unsigned char c)
+static void write_escape(struct buf *o, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef";
     static const char shorts[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     for (const char *s = shorts; *s; s += 2)
         if ((unsigned char)*s == c) {
             char two[2] = { '\\', s[1] };
-            json_out_raw(o, two, 2);
+            buf_put(o, two, 2);
             return;
         }
     char six[6] = { '\\', 'u', '0', '0', hex[c >> 4], hex[c & 15] };
-    json_out_raw(o, six, 6);
+    buf_put(o, six, 6);
 }
 
 /* A byte of 0x80 and up at s[0..n): bytes that may go out as they are (0:
  * none), else *skip bytes are replaced by what is written here. */
-static size_t write_wide(struct json_out *o, const char *s, size_t n, size_t run, size_t *skip)
+static size_t write_wide(struct buf *o, const char *s, size_t n, size_t run, size_t *skip)
 {
     size_t len = utf8_sequence_bytes(s, n);
     const char *instead = NULL;
@@ -103,16 +67,16 @@ static size_t write_wide(struct json_out *o, const char *s, size_t n, size_t run
         instead = "\\u2029";
     if (instead == NULL)
         return len;
-    json_out_raw(o, s - run, run);
-    json_out_raw(o, instead, strlen(instead));
+    buf_put(o, s - run, run);
+    buf_put(o, instead, strlen(instead));
     *skip = len == 0 ? 1 : len;
     return 0;
 }
 
-void json_out_escaped(struct json_out *o, const char *s, size_t n)
+void json_put_escaped(struct buf *o, const char *s, size_t n)
 {
     size_t i = 0, from = 0; /* s[from..i) is written as it is, later */
-    if (n == 0 || (o->cap - o->n < n && !json_out_grow(o, n)))
+    if (n == 0 || (o->cap - o->n < n && !buf_grow(o, n)))
         return;
     while (i < n) {
         while (n - i >= 8 && !needs_care(s + i))
@@ -128,27 +92,27 @@ void json_out_escaped(struct json_out *o, const char *s, size_t n)
                 from = i;
             continue;
         }
-        json_out_raw(o, s + from, i - from);
+        buf_put(o, s + from, i - from);
         write_escape(o, (unsigned char)s[i]);
         from = ++i;
     }
-    json_out_raw(o, s + from, i - from);
+    buf_put(o, s + from, i - from);
 }
 
-void json_out_string(struct json_out *o, const char *s, size_t n)
+void json_put_string(struct buf *o, const char *s, size_t n)
 {
     if (s == NULL) {
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
         return;
     }
-    JSON_LIT(o, "\"");
-    json_out_escaped(o, s, n);
-    JSON_LIT(o, "\"");
+    BUF_LIT(o, "\"");
+    json_put_escaped(o, s, n);
+    BUF_LIT(o, "\"");
 }
 
-void json_out_cstring(struct json_out *o, const char *s)
+void json_put_cstring(struct buf *o, const char *s)
 {
-    json_out_string(o, s, s == NULL ? 0 : strlen(s));
+    json_put_string(o, s, s == NULL ? 0 : strlen(s));
 }
 
 /* ------------------------------------------------------------------ numbers */
@@ -163,17 +127,17 @@ static char *digits_of(uint64_t v, char buf[20])
     return p;
 }
 
-void json_out_uint(struct json_out *o, uint64_t v)
+void json_put_uint(struct buf *o, uint64_t v)
 {
     char buf[20], *p = digits_of(v, buf);
-    json_out_raw(o, p, (size_t)(buf + 20 - p));
+    buf_put(o, p, (size_t)(buf + 20 - p));
 }
 
-void json_out_int(struct json_out *o, int64_t v)
+void json_put_int(struct buf *o, int64_t v)
 {
     if (v < 0)
-        JSON_LIT(o, "-");
-    json_out_uint(o, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+        BUF_LIT(o, "-");
+    json_put_uint(o, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
 }
 
 static const double power_of_ten[] = {
@@ -182,7 +146,7 @@ static const double power_of_ten[] = {
 };
 
 /* units / 10^decimals without trailing zeros, at least one decimal. */
-static void write_fixed(struct json_out *o, bool neg, uint64_t units, unsigned decimals)
+static void write_fixed(struct buf *o, bool neg, uint64_t units, unsigned decimals)
 {
     while (decimals > 1 && units % 10 == 0) {
         units /= 10;
@@ -205,13 +169,13 @@ static void write_fixed(struct json_out *o, bool neg, uint64_t units, unsigned d
     for (size_t i = n; i < decimals; i++)
         text[k++] = '0';
     memcpy(text + k, p + whole, n - whole);
-    json_out_raw(o, text, k + n - whole);
+    buf_put(o, text, k + n - whole);
 }
 
 /* The number with `least` significant digits or a few more, in fixed notation,
  * if that reads back as v.  units and the power are exact in double, so their
  * quotient is what a reader gets. */
-static bool write_short(struct json_out *o, double v, bool single, int least, int most)
+static bool write_short(struct buf *o, double v, bool single, int least, int most)
 {
     double mag = fabs(v);
     if (!(mag >= 1e-5 && mag < 1e9))
@@ -241,7 +205,7 @@ static bool write_short(struct json_out *o, double v, bool single, int least, in
 /* By the C library: the fewest of least..most digits that read back.  Normal
  * numbers hold 15 (float: 6) digits, so fewer show as zeros cut by %g;
  * subnormal ones hold less, so the search starts at 1 there. */
-static void write_general(struct json_out *o, double v, bool single, int least, int most)
+static void write_general(struct buf *o, double v, bool single, int least, int most)
 {
     char buf[40];
     for (int digits = least; digits <= most; digits++) {
@@ -252,23 +216,23 @@ static void write_general(struct json_out *o, double v, bool single, int least, 
     }
     if (strpbrk(buf, ".e") == NULL)
         strcat(buf, ".0");
-    json_out_raw(o, buf, strlen(buf));
+    buf_put(o, buf, strlen(buf));
 }
 
-void json_out_double(struct json_out *o, double v)
+void json_put_double(struct buf *o, double v)
 {
     if (!isfinite(v)) {
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
         return;
     }
     if (!write_short(o, v, false, 15, 15))
         write_general(o, v, false, fabs(v) < DBL_MIN ? 1 : 15, 17);
 }
 
-void json_out_float(struct json_out *o, float v)
+void json_put_float(struct buf *o, float v)
 {
     if (!isfinite(v)) {
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
         return;
     }
     if (!write_short(o, (double)v, true, 6, 9))
@@ -277,44 +241,44 @@ void json_out_float(struct json_out *o, float v)
 
 /* ------------------------------------------------------------------- values */
 
-static const struct json *write_value(struct json_out *o, const struct json *v);
+static const struct json *write_value(struct buf *o, const struct json *v);
 
-static void write_children(struct json_out *o, const struct json *v)
+static void write_children(struct buf *o, const struct json *v)
 {
     bool object = v->kind == JSON_OBJECT;
     const struct json *c = json_first(v);
-    json_out_raw(o, object ? "{" : "[", 1);
+    buf_put(o, object ? "{" : "[", 1);
     for (uint32_t i = 0; i < v->n; i++) {
         if (i > 0)
-            JSON_LIT(o, ",");
+            BUF_LIT(o, ",");
         if (object) {
-            json_out_string(o, c->u.string, c->n);
-            JSON_LIT(o, ":");
+            json_put_string(o, c->u.string, c->n);
+            BUF_LIT(o, ":");
             c++;
         }
         c = write_value(o, c);
     }
-    json_out_raw(o, object ? "}" : "]", 1);
+    buf_put(o, object ? "}" : "]", 1);
 }
 
 /* Recursion bounded by JSON_MAX_DEPTH; returns the value after v. */
-static const struct json *write_value(struct json_out *o, const struct json *v)
+static const struct json *write_value(struct buf *o, const struct json *v)
 {
     switch (v->kind) {
     case JSON_NULL:
-        JSON_LIT(o, "null");
+        BUF_LIT(o, "null");
         break;
     case JSON_BOOL:
-        json_out_bool(o, v->u.boolean);
+        json_put_bool(o, v->u.boolean);
         break;
     case JSON_INT:
-        json_out_int(o, v->u.integer);
+        json_put_int(o, v->u.integer);
         break;
     case JSON_REAL:
-        json_out_double(o, v->u.real);
+        json_put_double(o, v->u.real);
         break;
     case JSON_STRING:
-        json_out_string(o, v->u.string, v->n);
+        json_put_string(o, v->u.string, v->n);
         break;
     case JSON_ARRAY:
     case JSON_OBJECT:
@@ -324,7 +288,7 @@ static const struct json *write_value(struct json_out *o, const struct json *v)
     return json_next(v);
 }
 
-void json_out_value(struct json_out *o, const struct json *v)
+void json_put_value(struct buf *o, const struct json *v)
 {
     write_value(o, v);
 }
