@@ -5,11 +5,8 @@
 // Writes OUT_DIR/texts.json and OUT_DIR/rows.json for tokenizer_conformance.
 // Needs npm `tokenizers` where this is run (./wide installs it).
 import { readFileSync, writeFileSync, mkdirSync } from "node:fs";
-import { createRequire } from "node:module";
 import path from "node:path";
-
-const require = createRequire(path.join(process.cwd(), "package.json"));
-const { Tokenizer } = require("tokenizers");
+import { load, rowOf } from "./make.mjs";
 
 const [file, out, count = "20000", seed = "1"] = process.argv.slice(2);
 if (!out) {
@@ -59,13 +56,11 @@ function wellFormed(s) {
   return s.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "?");
 }
 
-const tokenizer = Tokenizer.fromFile(file);
+const tokenizer = load(file);
 const texts = [], rows = [];
 for (let i = 0; i < Number(count); i++) {
   const text = wellFormed(repeat(() => pick(parts)(), 1 + below(12)));
-  const ids = (await tokenizer.encode(text, null, { addSpecialTokens: false })).getIds();
-  const special = (await tokenizer.encode(text, null, { addSpecialTokens: true })).getIds();
-  rows.push({ ids, special, text: await tokenizer.decode(ids, false), plain: await tokenizer.decode(ids, true) });
+  rows.push(await rowOf(tokenizer, text));
   texts.push(text);
 }
 mkdirSync(out, { recursive: true });
