@@ -75,6 +75,7 @@ static const struct code_row {
     [ERR_IO] = { "io", 500 },
     [ERR_GPU] = { "gpu", 500 },
     [ERR_NOMEM] = { "nomem", 500 },
+    [ERR_INTERNAL] = { "internal", 500 },
 };
 
 int err_http_status(enum err_code code)

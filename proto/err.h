@@ -17,7 +17,7 @@
 #endif
 
 /* Four kinds.  Refusal: not now, normal (BUSY).  Rejection: the client's
- * doing (INVALID .. TOO_LARGE).  Fault: ours or the machine's (IO .. NOMEM).
+ * doing (INVALID .. TOO_LARGE).  Fault: ours or the machine's (IO .. INTERNAL).
  * Bugs are assertions, never codes. */
 enum err_code {
     ERR_OK = 0,
@@ -31,6 +31,7 @@ enum err_code {
     ERR_IO,        /* file or socket                                HTTP 500 */
     ERR_GPU,       /* device runtime                                HTTP 500 */
     ERR_NOMEM,     /* allocation failed                             HTTP 500 */
+    ERR_INTERNAL,  /* a result or state of ours cannot be used      HTTP 500 */
     ERR_CODES
 };
 

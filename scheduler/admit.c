@@ -183,7 +183,9 @@ static enum outcome start_opened(struct sched *s, struct start *st, uint32_t *bu
     if (!fits || !slot || n == 0 || !(memory = seq_hold(q, q->known + 1))) {
         seq_release(s, q);
         if (!memory) {
-            seq_finish(s, q, FINISH_ERROR, -1, "out of memory for the sequence's tokens");
+            struct err e;
+            err_nomem(&e, "the sequence's tokens", (q->known + 1) * sizeof *q->hist);
+            seq_finish(s, q, FINISH_ERROR, -1, &e);
             return ENDED;
         }
         if (!fits)
@@ -195,8 +197,8 @@ static enum outcome start_opened(struct sched *s, struct start *st, uint32_t *bu
     enum err_code rc = row_add(s, q, n, &e);
     if (rc == ERR_OK)
         *budget -= n;
-    else
-        q->failed = rc != ERR_BUSY; /* BUSY: runs, and tries again next step */
+    else if (rc != ERR_BUSY) /* BUSY: runs, and tries again next step */
+        q->failed = rc;
     return rc == ERR_OK ? STARTED : REFUSED;
 }
 
@@ -222,7 +224,7 @@ static enum outcome try_start(struct sched *s, struct seq *q, uint32_t *budget)
         return REFUSED;
     if (rc != ERR_OK) {
         q->sid = SEQ_NONE;
-        seq_finish(s, q, FINISH_ERROR, -1, e.message);
+        seq_finish(s, q, FINISH_ERROR, -1, &e);
         return ENDED;
     }
     q->req->looked_up = true;

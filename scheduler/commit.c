@@ -54,11 +54,22 @@ static enum finish take_token(struct sched *s, struct seq *q, const struct sampl
     return q->n_output >= r->limit ? FINISH_LENGTH : FINISH_NONE;
 }
 
-static const char *const not_finite = "the model's logits were not finite";
+static const struct err not_finite = { .code = ERR_INTERNAL,
+                                       .message = "the model's logits were not finite" };
+
+/* A request counts once, however many of its sequences end so. */
+static void count_corrupted(struct sched *s, struct req *r)
+{
+    s->stats.corrupted += !r->corrupted;
+    r->corrupted = true;
+}
 
 static void end(struct sched *s, struct seq *q, enum finish why, int32_t token)
 {
-    seq_finish(s, q, why, why == FINISH_STOP ? token : -1, why == FINISH_ERROR ? not_finite : NULL);
+    if (why == FINISH_ERROR)
+        count_corrupted(s, q->req);
+    seq_finish(s, q, why, why == FINISH_STOP ? token : -1,
+               why == FINISH_ERROR ? &not_finite : NULL);
 }
 
 /* A sibling's first token.  The parent's blocks hold the prompt; without a row
@@ -66,11 +77,13 @@ static void end(struct sched *s, struct seq *q, enum finish why, int32_t token)
 static void give_birth(struct sched *s, const struct seq *parent, struct seq *q,
                        const struct sampled *out)
 {
+    struct err e;
     q->state = SEQ_WAIT;
     q->known = q->req->r.n_prompt;
     if (!seq_hold(q, q->known + 1)) {
         q->state = SEQ_UNBORN; /* is in no list */
-        seq_finish(s, q, FINISH_ERROR, -1, "out of memory for a sibling sequence");
+        err_nomem(&e, "a sibling sequence", (q->known + 1) * sizeof *q->hist);
+        seq_finish(s, q, FINISH_ERROR, -1, &e);
         return;
     }
     q->state = SEQ_UNBORN;
@@ -79,7 +92,6 @@ static void give_birth(struct sched *s, const struct seq *parent, struct seq *q,
         end(s, q, why, out->token);
         return;
     }
-    struct err e;
     if (s->n_run < s->cfg.max_num_seqs &&
         kvpool_fork(s->pool, parent->sid, &q->sid, &e) == ERR_OK) {
         q->computed = parent->computed;
@@ -100,7 +112,8 @@ static bool take_prompt_scores(struct sched *s, struct seq *q, const struct plan
     struct req *r = q->req;
     for (uint32_t i = 0; i < n && po[i].target >= 0; i++) {
         if (out[i].failed) {
-            req_finish(s, r, FINISH_ERROR, not_finite);
+            count_corrupted(s, r);
+            req_finish(s, r, FINISH_ERROR, &not_finite);
             return false;
         }
         assert(r->lp_next == po[i].n_history);
@@ -144,6 +157,9 @@ static void take_outputs(struct sched *s, const struct step *t, const struct row
         req_finish(s, q->req, FINISH_LENGTH, NULL);
 }
 
+static const struct err damaged = { .code = ERR_INTERNAL,
+                                    .message = "a KV block of it failed the ledger's check" };
+
 static void check_ledger(struct sched *s)
 {
     if (s->cfg.check_every == 0 || s->step % s->cfg.check_every != 0)
@@ -159,7 +175,7 @@ static void check_ledger(struct sched *s)
             i++;
             continue;
         }
-        seq_finish(s, q, FINISH_ERROR, -1, "a KV block of it failed the ledger's check");
+        seq_finish(s, q, FINISH_ERROR, -1, &damaged);
         i = 0; /* the list may have moved */
     }
 }
@@ -201,6 +217,8 @@ void sched_commit(struct sched *s, const struct step_plan *plan, const struct sa
     close_step(s, t, now);
 }
 
+static const struct err step_failed = { .code = ERR_INTERNAL, .message = "the step failed" };
+
 void sched_abort(struct sched *s, const struct step_plan *plan, const struct err *why)
 {
     struct step *t = step_oldest(s);
@@ -209,7 +227,7 @@ void sched_abort(struct sched *s, const struct step_plan *plan, const struct err
     for (uint32_t i = 0; i < t->n_rows; i++) {
         struct seq *q = t->row[i].seq;
         if (q->state != SEQ_DONE)
-            req_finish(s, q->req, FINISH_ERROR, why != NULL ? why->message : "the step failed");
+            req_finish(s, q->req, FINISH_ERROR, why != NULL ? why : &step_failed);
     }
     close_step(s, t, s->now_us(s->clock_ctx));
 }

@@ -44,7 +44,7 @@ struct seq {
     uint64_t passed; /* see policy_prompt                                  */
     uint32_t hit;    /* tokens found cached at hit_step, while waiting     */
     uint64_t hit_step;
-    bool failed;             /* out of memory while planning: ends with the plan   */
+    enum err_code failed;    /* why it cannot go on: ends with the plan; or ERR_OK */
     uint64_t first_us;       /* clock at its first token                           */
     struct seq *prev, *next; /* resume list                                        */
 };
@@ -63,6 +63,7 @@ struct req {
     uint32_t n_cached;
     struct kvpool_lookup found;      /* by its first start                           */
     bool looked_up;                  /* its prefix was counted once                  */
+    bool corrupted;                  /* counted as such                              */
     uint64_t retry_step, retry_idle; /* refused admission: do not look before     */
     struct flow *flow;               /* while waiting for its first admission     */
     struct tenant *tenant;
@@ -203,9 +204,9 @@ void seq_release(struct sched *s, struct seq *q);
 /* End one sequence: release, event, and the request with its last one.  The
  * request must not be touched afterwards unless another sequence lives. */
 void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id,
-                const char *message);
+                const struct err *why_failed);
 /* End every sequence that lives. */
-void req_finish(struct sched *s, struct req *r, enum finish why, const char *message);
+void req_finish(struct sched *s, struct req *r, enum finish why, const struct err *why_failed);
 void emit(struct sched *s, const struct sched_event *ev);
 /* Those that no step in flight names. */
 void zombies_free(struct sched *s);

@@ -94,7 +94,7 @@ void emit(struct sched *s, const struct sched_event *ev)
 }
 
 static void emit_done(struct sched *s, const struct seq *q, enum finish why, int32_t stop_id,
-                      const char *message)
+                      const struct err *why_failed)
 {
     const struct req *r = q->req;
     uint64_t now = s->now_us(s->clock_ctx);
@@ -115,7 +115,7 @@ static void emit_done(struct sched *s, const struct seq *q, enum finish why, int
                 .queued_us = start - r->submit_us,
                 .prefill_us = first - start,
                 .decode_us = now - first,
-                .message = message,
+                .why = why_failed,
             });
 }
 
@@ -184,7 +184,7 @@ static void seq_withdraw(struct sched *s, struct seq *q)
 }
 
 void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id,
-                const char *message)
+                const struct err *why_failed)
 {
     struct req *r = q->req;
     assert(q->state != SEQ_DONE);
@@ -197,7 +197,7 @@ void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id
     s->stats.finished[why]++;
     r->n_live--;
     bool last = r->n_live == 0;
-    emit_done(s, q, why, stop_id, message);
+    emit_done(s, q, why, stop_id, why_failed);
     if (!last)
         return;
     queue_remove(&s->queue, r);
@@ -207,20 +207,20 @@ void seq_finish(struct sched *s, struct seq *q, enum finish why, int32_t stop_id
     zombies_free(s);
 }
 
-void req_finish(struct sched *s, struct req *r, enum finish why, const char *message)
+void req_finish(struct sched *s, struct req *r, enum finish why, const struct err *why_failed)
 {
     uint32_t n = r->r.n, live = r->n_live;
     /* Unborn ones first, so that nothing is handed over. */
     for (uint32_t i = 0; i < n && live > 1; i++) {
         if (r->seq[i].state == SEQ_UNBORN) {
             live--;
-            seq_finish(s, &r->seq[i], why, -1, message);
+            seq_finish(s, &r->seq[i], why, -1, why_failed);
         }
     }
     for (uint32_t i = 0; live > 0; i++) {
         if (r->seq[i].state != SEQ_DONE) {
             live--;
-            seq_finish(s, &r->seq[i], why, -1, message);
+            seq_finish(s, &r->seq[i], why, -1, why_failed);
         }
     }
 }

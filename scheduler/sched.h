@@ -49,6 +49,9 @@ struct sched_config {
                                  * debug builds, 4096 in release           */
 };
 
+/* Why a sequence ended.  ERROR has a code and a message: ERR_NOMEM, ERR_LIMIT (it
+ * needs more KV blocks than can be had), ERR_INTERNAL (its logits were not finite,
+ * or a block of it is damaged), or the failed step's own (sched_abort). */
 enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
 
 /* One request: n sequences from one prompt.  The scheduler copies the struct
@@ -89,7 +92,8 @@ struct sched_event {
     struct kvpool_lookup found;                /* DONE and TOKEN: the request's first start's; all 0
                                                 * before it */
     uint64_t queued_us, prefill_us, decode_us; /* DONE */
-    const char *message;                       /* DONE by FINISH_ERROR: why, borrowed */
+    const struct err *why;                     /* DONE by FINISH_ERROR, else NULL; borrowed for the
+                                                * callback */
 };
 
 /* The callback must not call the scheduler; it may be called by sched_cancel,
@@ -142,6 +146,8 @@ struct sched_stats {
     uint64_t preemptions, tokens_recomputed;
     uint64_t finished[FINISH_ERROR + 1]; /* sequences */
     uint64_t ledger_violations;          /* checks that failed */
+    uint64_t corrupted;                  /* requests that ended because their logits were not
+                                          * finite */
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
 /* The last failed ledger check, borrowed; NULL when there was none. */

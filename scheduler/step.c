@@ -102,7 +102,7 @@ static void preempt(struct sched *s, struct seq *q)
     q->state = SEQ_WAIT;
     q->n_preempted++;
     q->passed = 0;
-    q->failed = false;
+    q->failed = ERR_OK;
     s->stats.preemptions++;
     s->now->n_preempted++;
     queue_resume_add(&s->queue, q);
@@ -143,7 +143,10 @@ static bool secure(struct sched *s, struct seq *q, uint32_t n)
         if (rc != ERR_BUSY || s->n_run == 1) {
             struct kvpool_stats st;
             kvpool_stats(s->pool, &st);
-            q->failed = rc != ERR_BUSY || st.n_resting == 0;
+            if (rc != ERR_BUSY)
+                q->failed = rc;
+            else if (st.n_resting == 0) /* alone, and the pool has no more */
+                q->failed = ERR_LIMIT;
             return false;
         }
         uint32_t want = kvpool_reserve_cost(s->pool, q->sid, n);
@@ -189,7 +192,7 @@ static void plan_decodes(struct sched *s, uint32_t *budget)
         if (q->state != SEQ_RUN || row_fit(s, q, 1) == 0)
             continue;
         if (!seq_hold(q, q->known + q->due + 1)) {
-            q->failed = true;
+            q->failed = ERR_NOMEM;
             continue;
         }
         if (secure(s, q, 1))
@@ -236,7 +239,7 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
         if (m == 0)
             continue;
         if (!seq_hold(q, q->known + 1)) {
-            q->failed = true;
+            q->failed = ERR_NOMEM;
             continue;
         }
         /* Others move and will free blocks: wait for them.  Nobody moves:
@@ -246,7 +249,8 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
         if (s->now->n_live_rows > 0) {
             enum err_code rc = row_add(s, q, m, &e);
             ok = rc == ERR_OK;
-            q->failed = !ok && rc != ERR_BUSY;
+            if (!ok && rc != ERR_BUSY)
+                q->failed = rc;
         } else {
             ok = secure(s, q, m);
         }
@@ -277,13 +281,16 @@ static void note_passed(struct sched *s, uint32_t budget)
 static bool finish_failed(struct sched *s)
 {
     bool any = false;
+    struct err e;
     for (uint32_t i = 0; i < s->n_run;) {
         struct seq *q = s->run[i];
-        if (!q->failed) {
+        if (q->failed == ERR_OK) {
             i++;
             continue;
         }
-        seq_finish(s, q, FINISH_ERROR, -1, "out of memory or of KV blocks while planning a step");
+        err_set(&e, q->failed, "out of %s while planning a step of %u tokens",
+                q->failed == ERR_LIMIT ? "KV blocks" : "memory", q->known);
+        seq_finish(s, q, FINISH_ERROR, -1, &e);
         i = 0; /* the list may have moved */
         any = true;
     }
@@ -396,12 +403,11 @@ static bool fail_stuck(struct sched *s)
     kvpool_stats(s->pool, &st);
     if (q == NULL || s->n_run > 0 || s->n_flight > 0 || st.n_resting > 0)
         return false;
-    char why[160];
-    snprintf(why, sizeof why,
-             "%llu tokens need more KV blocks than the %llu of %llu that are usable",
-             (unsigned long long)q->known, (unsigned long long)(st.n_free + st.n_cached),
-             (unsigned long long)st.n_blocks);
-    seq_finish(s, q, FINISH_ERROR, -1, why);
+    struct err e;
+    err_set(&e, ERR_LIMIT, "%u tokens need more KV blocks than the %llu of %llu that are usable",
+            q->known, (unsigned long long)(st.n_free + st.n_cached),
+            (unsigned long long)st.n_blocks);
+    seq_finish(s, q, FINISH_ERROR, -1, &e);
     return true;
 }
 

@@ -73,6 +73,7 @@ static void refresh_serving(struct serving_metrics *m, const struct engine_snaps
     prom_counter_raise(m->prefix_cache_queries, s->pool.query_tokens);
     prom_counter_raise(m->prefix_cache_hits, s->pool.hit_tokens);
     prom_counter_raise(m->num_preemptions, s->sched.preemptions);
+    prom_counter_raise(m->corrupted_requests, s->sched.corrupted);
     prom_counter_raise(m->prompt_tokens, s->sched.tokens_prompt);
     prom_counter_raise(m->prompt_tokens_computed,
                        s->sched.tokens_prompt - s->sched.tokens_prompt_cached);

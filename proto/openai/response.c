@@ -238,6 +238,7 @@ void oai_write_error(struct buf *o, const struct err *e)
         [ERR_IO] = { "server_error", NULL },
         [ERR_GPU] = { "server_error", NULL },
         [ERR_NOMEM] = { "server_error", NULL },
+        [ERR_INTERNAL] = { "server_error", NULL },
     };
     static const char *const lengths[] = { "prompt", "messages", "max_tokens" };
     const char *code = rows[e->code].code;

@@ -103,7 +103,7 @@ static void on_event(void *ctx, const struct sched_event *s)
         [SCHED_DONE] = ENGINE_DONE,
     };
     uint32_t n_top = s->out ? s->out->n_top : 0;
-    size_t n_text = s->message ? strlen(s->message) + 1 : 0;
+    size_t n_text = s->why ? strlen(s->why->message) + 1 : 0;
 
     if (n_top > ENGINE_BATCH_TOP)
         n_top = ENGINE_BATCH_TOP;
@@ -129,9 +129,10 @@ static void on_event(void *ctx, const struct sched_event *s)
     ev->queued_us = s->queued_us;
     ev->prefill_us = s->prefill_us;
     ev->decode_us = s->decode_us;
+    ev->code = s->why ? s->why->code : ERR_OK;
     ev->message = g->open->n_text;
     if (n_text > 0)
-        memcpy(g->open->text + ev->message, s->message, n_text - 1);
+        memcpy(g->open->text + ev->message, s->why->message, n_text - 1);
     g->open->n_text += (uint32_t)n_text;
     if (n_text == 0) {
         g->open->text[ev->message] = '\0';

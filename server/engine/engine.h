@@ -150,7 +150,8 @@ struct engine_event {
     uint32_t n_prompt, n_output, n_cached, n_preempted;
     struct kvpool_lookup found;
     uint64_t queued_us, prefill_us, decode_us;
-    uint32_t message; /* batch->text + message; the empty string when none */
+    enum err_code code; /* DONE by FINISH_ERROR: what kind of failure, else ERR_OK  */
+    uint32_t message;   /* batch->text + message; the empty string when none        */
     struct engine_mail *mail;
 };
 

@@ -320,8 +320,10 @@ static void finish_choice(struct gen *g, uint32_t i, const struct engine_batch *
     enum err_code rc;
 
     if (ev->finish == FINISH_ERROR || ev->finish == FINISH_CANCELLED) {
-        const char *why = b->text + ev->message;
-        err_set(&e, ERR_IO, "generation failed: %s", *why ? why : "the sequence was cancelled");
+        if (ev->finish == FINISH_ERROR)
+            err_set(&e, ev->code, "generation failed: %s", b->text + ev->message);
+        else
+            err_set(&e, ERR_CONFLICT, "the sequence was cancelled");
         gen_fail(g, &e, "error");
         return;
     }

@@ -77,6 +77,7 @@ struct world {
     sem_t events;
     uint32_t n_tokens, n_done[FINISH_ERROR + 1], n_answers;
     char message[ERR_MESSAGE_BYTES];
+    enum err_code code;
 };
 
 static bool overlap;
@@ -142,6 +143,9 @@ static void take_events(struct world *w)
             w->n_answers += ev->kind == ENGINE_ANSWER;
             if (ev->kind == ENGINE_DONE) {
                 w->n_done[ev->finish]++;
+                assert_int_equal(ev->code != ERR_OK, ev->finish == FINISH_ERROR);
+                if (ev->code != ERR_OK)
+                    w->code = ev->code;
                 if (b->text[ev->message])
                     strcpy(w->message, b->text + ev->message);
             }
@@ -243,6 +247,7 @@ TEST(a_failed_step_ends_its_requests_in_an_error_and_the_next_is_served)
     await(&w, 1, 2);
     assert_int_equal(w.n_done[FINISH_ERROR], 2);
     assert_contains(w.message, "the device fell over");
+    assert_int_equal(w.code, ERR_GPU);
     expect_idle(&w);
     engine_snapshot(w.engine, &s);
     assert_contains(s.fault, "the device fell over");
@@ -268,6 +273,7 @@ TEST(lost_results_end_their_requests_in_an_error_and_the_next_is_served)
     await(&w, 1, 2);
     assert_int_equal(w.n_done[FINISH_ERROR], 2);
     assert_contains(w.message, "the device fell over");
+    assert_int_equal(w.code, ERR_GPU);
     expect_idle(&w);
     post(&w, &m[1], &r[2], 1);
     await(&w, 2, 3);
@@ -279,16 +285,24 @@ TEST(lost_results_end_their_requests_in_an_error_and_the_next_is_served)
 TEST(logits_that_are_no_numbers_end_in_an_error_never_a_token)
 {
     struct world w;
-    struct engine_submit m;
-    struct sched_request r = request(1, 30);
+    struct engine_submit m[2];
+    struct sched_request r[2] = { request(1, 30), request(2, 30) };
+    struct engine_snapshot s;
 
     open_world(&w);
     atomic_store(&w.model.not_finite, true);
-    post(&w, &m, &r, 1);
+    r[1].n = 3; /* three sequences of one request: it counts once */
+    post(&w, &m[0], &r[0], 1);
     await(&w, 1, 1);
     assert_int_equal(w.n_tokens, 0);
     assert_int_equal(w.n_done[FINISH_ERROR], 1);
+    assert_int_equal(w.code, ERR_INTERNAL);
+    post(&w, &m[1], &r[1], 1);
+    await(&w, 2, 4);
+    assert_int_equal(w.n_done[FINISH_ERROR], 4);
     expect_idle(&w);
+    engine_snapshot(w.engine, &s);
+    assert_int_equal(s.sched.corrupted, 2);
     close_world(&w);
 }
 

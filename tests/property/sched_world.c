@@ -71,7 +71,9 @@ static void hear_done(struct world *w, struct world_req *q, const struct sched_e
     s->finish = ev->finish;
     s->stop_id = ev->stop_id;
     s->n_preempted = ev->n_preempted;
-    snprintf(s->message, sizeof s->message, "%s", ev->message != NULL ? ev->message : "");
+    s->code = ev->why != NULL ? ev->why->code : ERR_OK;
+    assert_int_equal(s->code != ERR_OK, ev->finish == FINISH_ERROR);
+    snprintf(s->message, sizeof s->message, "%s", ev->why != NULL ? ev->why->message : "");
     q->n_live--;
     if (ev->finish == FINISH_ERROR)
         assert_true(w->may_fail);

@@ -25,7 +25,8 @@ struct world_seq {
     bool done;
     enum finish finish;
     int32_t stop_id;
-    char message[128];
+    enum err_code code; /* of its end, ERR_OK unless by FINISH_ERROR */
+    char message[ERR_MESSAGE_BYTES];
 };
 
 struct world_req {

@@ -456,6 +456,7 @@ TEST(an_aborted_step_ends_its_requests_only)
     world_abort(&w, "device lost");
     assert_int_equal(w.req[0].seq[0].finish, FINISH_ERROR);
     assert_string_equal(w.req[1].seq[0].message, "device lost");
+    assert_int_equal(w.req[1].seq[0].code, ERR_GPU);
     assert_int_equal(w.req[2].n_live, 1);
     world_drain(&w, 20);
     assert_int_equal(w.req[2].seq[0].n_output, 10);
@@ -475,6 +476,7 @@ TEST(logits_that_are_not_finite_end_the_sequence)
     assert_int_equal(w.req[1].seq[0].finish, FINISH_ERROR);
     assert_int_equal(w.req[1].seq[0].n_output, 2);
     assert_contains(w.req[1].seq[0].message, "finite");
+    assert_int_equal(w.req[1].seq[0].code, ERR_INTERNAL);
     assert_int_equal(w.req[2].seq[0].n_output, 10);
     world_expect_idle(&w);
     world_close(&w);
@@ -499,6 +501,7 @@ TEST(what_no_longer_fits_ends_in_an_error)
     assert_false(world_step(&w));
     assert_int_equal(w.req[1].seq[0].finish, FINISH_ERROR);
     assert_contains(w.req[1].seq[0].message, "2 of 8");
+    assert_int_equal(w.req[1].seq[0].code, ERR_LIMIT);
     kvpool_close(w.pool, sid);
     submit(&w, 2, 1, 60, 20);
     world_drain(&w, 30);
@@ -521,6 +524,7 @@ TEST(a_damaged_sequence_ends_and_the_others_go_on)
     assert_true(world_step(&w));
     assert_int_equal(w.req[1].seq[0].finish, FINISH_ERROR);
     assert_contains(w.req[1].seq[0].message, "ledger");
+    assert_int_equal(w.req[1].seq[0].code, ERR_INTERNAL);
     assert_int_equal(stats_of(&w).ledger_violations, 1);
     assert_contains(sched_last_violation(w.sched)->message, "(1)");
     world_drain(&w, 40);
