@@ -138,8 +138,7 @@ static int set_up(struct srv *srv)
     if (getrandom(key, sizeof key, 0) != sizeof key)
         return fail("no random numbers");
     srv->salt_key = key[0];
-    srv->id_key[0] = key[1];
-    srv->id_key[1] = key[2];
+    srv->ids = (struct srv_ids){ .key = key[1], .seed = key[2] };
     srv->hash_seed = key[3];
     raise_file_limit();
     signal(SIGPIPE, SIG_IGN);

@@ -22,7 +22,6 @@ struct srv_list {
 };
 
 enum srv_overlap { SRV_OVERLAP_AUTO, SRV_OVERLAP_ON, SRV_OVERLAP_OFF };
-enum srv_log_format { SRV_LOG_TEXT, SRV_LOG_JSON };
 
 struct srv_options {
     const char *model;         /* directory                                   */
@@ -59,7 +58,7 @@ struct srv_options {
     double header_timeout, body_timeout, idle_timeout, write_timeout;
     double health_timeout, shutdown_timeout;
 
-    int log_level, log_format;
+    int log_level, log_format; /* enum srv_log_level, enum srv_log_format */
     bool log_requests, plan, help, version;
 
     const char *ignored[SRV_LIST_MAX]; /* accepted flags that change nothing here */

@@ -13,9 +13,10 @@
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
 #include "proto/openai/request.h"
+#include "server/base/ids.h"
+#include "server/base/log.h"
 #include "server/engine/engine.h"
 #include "server/http/http.h"
-#include "server/log.h"
 #include "server/metrics.h"
 #include "server/options.h"
 
@@ -67,17 +68,14 @@ struct srv {
     struct gen *gens; /* live generations */
     struct gen_slot *slots;
     uint32_t n_slots, free_slot;
-    uint64_t n_generations;           /* ever, for ids and seeds */
-    uint32_t n_jobs;                  /* on the pool, or with the engine */
-    uint64_t id_key[2];               /* of this process, for unguessable ids */
+    uint64_t n_generations; /* ever, for ids and seeds */
+    uint32_t n_jobs;        /* on the pool, or with the engine */
+    struct srv_ids ids;
     uint32_t n_kv_blocks, pin_budget; /* of them, pins may hold */
     bool pins_expiring;               /* the engine was asked to drop what is due */
     uint64_t flush_until_us;          /* while draining, once nothing runs; else 0 */
     bool stopping;
     char read_buf[65536];
 };
-
-/* A fresh id: prefix and 24 hexadecimal digits. */
-void srv_new_id(struct srv *srv, const char *prefix, char *out, size_t n);
 
 #endif

@@ -39,14 +39,6 @@ struct engine {
     struct engine_snapshot shot;
 };
 
-uint64_t srv_now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 static uint64_t clock_now(void *ctx)
 {
     (void)ctx;

@@ -18,7 +18,8 @@
 #include "model/model.h"
 #include "proto/metrics/serving.h"
 #include "scheduler/sched.h"
-#include "server/log.h"
+#include "server/base/clock.h"
+#include "server/base/log.h"
 #include "server/engine/mailbox.h"
 #include "server/engine/pins.h"
 #include "server/engine/steps.h"
@@ -204,8 +205,5 @@ struct engine_snapshot {
     char fault[ERR_MESSAGE_BYTES]; /* the last step's failure; "" after a good step */
 };
 void engine_snapshot(struct engine *g, struct engine_snapshot *out);
-
-/* Monotonic microseconds. */
-uint64_t srv_now_us(void);
 
 #endif

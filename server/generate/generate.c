@@ -488,7 +488,7 @@ static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
     g->began_us = x->began_us;
     g->number = ++srv->n_generations;
     g->tenant = key ? XXH3_64bits_withSeed(key, n, srv->salt_key) : 0;
-    srv_new_id(srv, kind == OAI_CHAT ? "chatcmpl-" : "cmpl-", g->id, sizeof g->id);
+    srv_new_id(&srv->ids, kind == OAI_CHAT ? "chatcmpl-" : "cmpl-", g->id, sizeof g->id);
     strcpy(g->request_id, x->request_id);
     g->next = srv->gens;
     if (g->next)

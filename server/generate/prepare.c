@@ -69,7 +69,7 @@ static void fill_request(struct gen *g, uint32_t i)
     gp->params = r->params;
     gp->params.n_logprobs = engine_logprobs(r);
     if (!r->has_seed) {
-        uint64_t key = g->srv->opt.seed_given ? g->srv->opt.seed : g->srv->id_key[0];
+        uint64_t key = g->srv->opt.seed_given ? g->srv->opt.seed : g->srv->ids.key;
         gp->params.seed = mix(key, mix(g->number, i));
     }
     g->request[i] = (struct sched_request){

@@ -160,7 +160,7 @@ static void name_request(struct srv *srv, struct exchange *x)
         memcpy(x->request_id, v, n);
         x->request_id[n] = '\0';
     } else {
-        srv_new_id(srv, "req-", x->request_id, sizeof x->request_id);
+        srv_new_id(&srv->ids, "req-", x->request_id, sizeof x->request_id);
     }
 }
 

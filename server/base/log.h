@@ -1,13 +1,14 @@
 /* log.h: log lines, text or JSON, one write(2) each, to standard error.
  *
  * Owns nothing; a struct srv_log is const after init: any thread. */
-#ifndef SERVER_LOG_H
-#define SERVER_LOG_H
+#ifndef SERVER_BASE_LOG_H
+#define SERVER_BASE_LOG_H
 
 #include <stdint.h>
 
 #include "proto/err.h"
 
+enum srv_log_format { SRV_LOG_TEXT, SRV_LOG_JSON };
 enum srv_log_level { SRV_DEBUG, SRV_INFO, SRV_WARNING, SRV_ERROR };
 
 struct srv_log {

@@ -1,6 +1,6 @@
 /* log.c: composing log lines.  Each is built whole, then written at once, so
  * that lines of different threads do not mix.  Any thread. */
-#include "server/log.h"
+#include "server/base/log.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "proto/text/json.h"
-#include "server/options.h"
 
 static const char *const level_names[] = { "debug", "info", "warning", "error" };
 
