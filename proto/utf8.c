@@ -1,6 +1,8 @@
 /* utf8.c: see utf8.h. */
 #include "proto/utf8.h"
 
+#include <string.h>
+
 /* Sequence length by lead byte and the range allowed for the second byte. */
 static size_t lead(unsigned char c, unsigned char *lo, unsigned char *hi)
 {
@@ -56,8 +58,17 @@ size_t utf8_sequence_bytes(const char *s, size_t n)
 
 size_t utf8_valid_prefix(const char *s, size_t n)
 {
+    const uint64_t tops = UINT64_C(0x8080808080808080);
     size_t i = 0;
     while (i < n) {
+        uint64_t w;
+        for (; n - i >= 8; i += 8) { /* eight at a time while all are ASCII */
+            memcpy(&w, s + i, 8);
+            if ((w & tops) != 0)
+                break;
+        }
+        if (i == n)
+            break;
         size_t len = (unsigned char)s[i] < 0x80 ? 1 : utf8_sequence_bytes(s + i, n - i);
         if (len == 0)
             break;

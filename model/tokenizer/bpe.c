@@ -387,11 +387,11 @@ enum err_code tk_bpe_piece(struct tk_work *w, const char *s, size_t n)
 /* ---- loading ------------------------------------------------------------------- */
 
 /* The two operands of merge number k, as they stand in the file. */
-static enum err_code operands(const struct json_tape *j, const struct json_node *m, uint32_t k,
-                              const char *part[2], size_t len[2], struct err *e)
+static enum err_code operands(const struct json *m, uint32_t k, const char *part[2], size_t len[2],
+                              struct err *e)
 {
-    if (m->kind == TAPE_STRING) {
-        const char *s = json_tape_str(j, m), *gap = memchr(s, ' ', m->n);
+    if (m->kind == JSON_STRING) {
+        const char *s = m->u.string, *gap = memchr(s, ' ', m->n);
         if (gap && !memchr(gap + 1, ' ', m->n - (size_t)(gap + 1 - s))) {
             part[0] = s;
             len[0] = (size_t)(gap - s);
@@ -399,19 +399,19 @@ static enum err_code operands(const struct json_tape *j, const struct json_node 
             len[1] = m->n - len[0] - 1;
             return ERR_OK;
         }
-    } else if (m->kind == TAPE_ARRAY && m->n == 2) {
-        const struct json_node *a = json_tape_first(j, m), *c = json_tape_after(j, a);
-        if (a->kind == TAPE_STRING && c->kind == TAPE_STRING) {
-            part[0] = json_tape_str(j, a);
+    } else if (m->kind == JSON_ARRAY && m->n == 2) {
+        const struct json *a = json_first(m), *c = json_next(a);
+        if (a->kind == JSON_STRING && c->kind == JSON_STRING) {
+            part[0] = a->u.string;
             len[0] = a->n;
-            part[1] = json_tape_str(j, c);
+            part[1] = c->u.string;
             len[1] = c->n;
             return ERR_OK;
         }
     }
     return err_set(e, ERR_INVALID,
                    "tokenizer.json: model.merges[%u]: %s: \"a b\" or [\"a\", \"b\"] expected", k,
-                   json_tape_kind_name(m));
+                   json_kind_name(m));
 }
 
 static uint32_t last_char(const struct tk_bpe *b, const char *s, size_t n)
@@ -453,14 +453,13 @@ static bool is_byte_token(const struct tk_bpe *b, int32_t id)
 
 /* Merge number k.  x is scratch: left, right and joined form, one after
  * another. */
-static enum err_code load_merge(struct tokenizer *t, const struct json_tape *j,
-                                const struct json_node *m, uint32_t k, struct tk_text *x,
-                                struct err *e)
+static enum err_code load_merge(struct tokenizer *t, const struct json *m, uint32_t k,
+                                struct tk_text *x, struct err *e)
 {
     struct tk_bpe *b = &t->bpe;
     const char *part[2] = { NULL };
     size_t len[2] = { 0 }, off = b->prefix ? strlen(b->prefix) : 0;
-    enum err_code rc = operands(j, m, k, part, len, e);
+    enum err_code rc = operands(m, k, part, len, e);
     if (rc)
         return rc;
     x->n = 0;
@@ -505,14 +504,13 @@ static enum err_code load_merge(struct tokenizer *t, const struct json_tape *j,
     return ERR_OK;
 }
 
-static enum err_code load_merges(struct tokenizer *t, const struct json_tape *j,
-                                 const struct json_node *v, struct err *e)
+static enum err_code load_merges(struct tokenizer *t, const struct json *v, struct err *e)
 {
     struct tk_bpe *b = &t->bpe;
     uint32_t n = v ? v->n : 0, bits = 4;
-    if (v && v->kind != TAPE_ARRAY)
+    if (v && v->kind != JSON_ARRAY)
         return err_set(e, ERR_INVALID, "tokenizer.json: model.merges: %s: an array expected",
-                       json_tape_kind_name(v));
+                       json_kind_name(v));
     while (((uint64_t)1 << bits) < (uint64_t)n * 2)
         bits++;
     size_t bytes = ((size_t)1 << bits) * sizeof(*b->merge);
@@ -525,10 +523,10 @@ static enum err_code load_merges(struct tokenizer *t, const struct json_tape *j,
     b->merge_mask = (uint32_t)(((uint64_t)1 << bits) - 1);
     b->merge_shift = 64 - (int)bits;
     struct tk_text x = { 0 };
-    const struct json_node *m = v ? json_tape_first(j, v) : NULL;
+    const struct json *m = v ? json_first(v) : NULL;
     enum err_code rc = ERR_OK;
-    for (uint32_t k = 0; k < n && rc == ERR_OK; k++, m = json_tape_after(j, m))
-        rc = load_merge(t, j, m, k, &x, e);
+    for (uint32_t k = 0; k < n && rc == ERR_OK; k++, m = json_next(m))
+        rc = load_merge(t, m, k, &x, e);
     free(x.s);
     return rc;
 }
@@ -564,40 +562,37 @@ static enum err_code load_symbols(struct tokenizer *t, struct err *e)
     return ERR_OK;
 }
 
-static enum err_code affix(char **out, const struct json_tape *j, const struct json_node *v,
-                           const char *key, struct err *e)
+static enum err_code affix(char **out, const struct json *v, const char *key, struct err *e)
 {
-    if (v == NULL || v->kind == TAPE_NULL || (v->kind == TAPE_STRING && v->n == 0))
+    if (v == NULL || v->kind == JSON_NULL || (v->kind == JSON_STRING && v->n == 0))
         return ERR_OK;
-    if (v->kind != TAPE_STRING || v->n > 256 || memchr(json_tape_str(j, v), 0, v->n))
+    if (v->kind != JSON_STRING || v->n > 256 || memchr(v->u.string, 0, v->n))
         return err_set(e, ERR_INVALID,
                        "tokenizer.json: model.%s: %s: null or up to 256 bytes expected", key,
-                       json_tape_kind_name(v));
-    *out = strndup(json_tape_str(j, v), v->n);
+                       json_kind_name(v));
+    *out = strndup(v->u.string, v->n);
     return *out ? ERR_OK : err_nomem(e, key, v->n);
 }
 
-enum err_code tk_bpe_load(struct tokenizer *t, const struct json_tape *j,
-                          const struct json_node *model, struct err *e)
+enum err_code tk_bpe_load(struct tokenizer *t, const struct json *model, struct err *e)
 {
     struct tk_bpe *b = &t->bpe;
-    const struct json_node *unk = json_tape_get(j, model, "unk_token");
-    b->byte_fallback = json_tape_bool(json_tape_get(j, model, "byte_fallback"), false);
-    b->fuse_unk = json_tape_bool(json_tape_get(j, model, "fuse_unk"), false);
-    b->ignore_merges = json_tape_bool(json_tape_get(j, model, "ignore_merges"), false);
+    const struct json *unk = json_get(model, "unk_token");
+    b->byte_fallback = tk_flag(json_get(model, "byte_fallback"), false);
+    b->fuse_unk = tk_flag(json_get(model, "fuse_unk"), false);
+    b->ignore_merges = tk_flag(json_get(model, "ignore_merges"), false);
     b->unk = -1;
-    if (unk && unk->kind == TAPE_STRING)
-        b->unk = tk_vocab_find(&t->vocab, json_tape_str(j, unk), unk->n);
-    enum err_code rc = affix(&b->prefix, j, json_tape_get(j, model, "continuing_subword_prefix"),
+    if (unk && unk->kind == JSON_STRING)
+        b->unk = tk_vocab_find(&t->vocab, unk->u.string, unk->n);
+    enum err_code rc = affix(&b->prefix, json_get(model, "continuing_subword_prefix"),
                              "continuing_subword_prefix", e);
     if (!rc)
-        rc = affix(&b->suffix, j, json_tape_get(j, model, "end_of_word_suffix"),
-                   "end_of_word_suffix", e);
+        rc = affix(&b->suffix, json_get(model, "end_of_word_suffix"), "end_of_word_suffix", e);
     b->cut = !b->prefix && !b->suffix;
     if (!rc)
         rc = load_symbols(t, e);
     if (!rc)
-        rc = load_merges(t, j, json_tape_get(j, model, "merges"), e);
+        rc = load_merges(t, json_get(model, "merges"), e);
     if (rc)
         return rc;
     b->whole = calloc((size_t)t->vocab.n_ids + 1, sizeof(*b->whole));

@@ -30,88 +30,85 @@ static enum err_code read_beside(struct config *c, const char *name, char **text
 /* Set *out (when it is still NULL) to the string v; a token may also be an
  * object with its text in "content". */
 static enum err_code take(struct config *c, char **out, const char *file, const char *key,
-                          const struct json_tape *j, const struct json_node *v)
+                          const struct json *v)
 {
-    if (v && v->kind == TAPE_OBJECT)
-        v = json_tape_get(j, v, "content");
-    if (*out || v == NULL || v->kind == TAPE_NULL)
+    if (v && v->kind == JSON_OBJECT)
+        v = json_get(v, "content");
+    if (*out || v == NULL || v->kind == JSON_NULL)
         return ERR_OK;
-    if (v->kind != TAPE_STRING || memchr(json_tape_str(j, v), 0, v->n))
+    if (v->kind != JSON_STRING || memchr(v->u.string, 0, v->n))
         return err_set(c->e, ERR_INVALID, "%s/%s: %s: %s: a string without NUL expected", c->dir,
-                       file, key, json_tape_kind_name(v));
-    *out = strndup(json_tape_str(j, v), v->n);
+                       file, key, json_kind_name(v));
+    *out = strndup(v->u.string, v->n);
     return *out ? ERR_OK : err_nomem(c->e, key, v->n);
 }
 
 /* chat_template: a string, or a list of {"name", "template"} of which
  * "default" is meant, or the first when none is called that. */
-static enum err_code take_template(struct config *c, const char *file, const struct json_tape *j,
-                                   const struct json_node *v)
+static enum err_code take_template(struct config *c, const char *file, const struct json *v)
 {
-    if (v && v->kind == TAPE_ARRAY) {
-        const struct json_node *k = json_tape_first(j, v), *chosen = NULL;
-        for (uint32_t i = 0; i < v->n; i++, k = json_tape_after(j, k))
-            if (chosen == NULL || json_tape_is(j, json_tape_get(j, k, "name"), "default"))
+    if (v && v->kind == JSON_ARRAY) {
+        const struct json *k = json_first(v), *chosen = NULL;
+        for (uint32_t i = 0; i < v->n; i++, k = json_next(k))
+            if (chosen == NULL || json_string_is(json_get(k, "name"), "default"))
                 chosen = k;
         if (chosen == NULL)
             return ERR_OK;
-        v = json_tape_get(j, chosen, "template");
-        if (v == NULL || v->kind != TAPE_STRING)
+        v = json_get(chosen, "template");
+        if (v == NULL || v->kind != JSON_STRING)
             return err_set(c->e, ERR_INVALID,
                            "%s/%s: chat_template: a list of {\"name\", \"template\"} expected",
                            c->dir, file);
     }
-    return take(c, &c->t->chat_template, file, "chat_template", j, v);
+    return take(c, &c->t->chat_template, file, "chat_template", v);
 }
 
 /* Classes whose own code, not tokenizer.json, decides about BOS and EOS. */
-static bool class_decides(const struct json_tape *j, const struct json_node *v)
+static bool class_decides(const struct json *v)
 {
     static const char *const names[] = { "LlamaTokenizer",     "LlamaTokenizerFast",
                                          "CodeLlamaTokenizer", "CodeLlamaTokenizerFast",
                                          "GemmaTokenizer",     "GemmaTokenizerFast" };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if (json_tape_is(j, v, names[i]))
+        if (json_string_is(v, names[i]))
             return true;
     return false;
 }
 
 /* One side of the template by an explicit add_bos_token or add_eos_token. */
-static enum err_code set_side(struct config *c, struct token_list *side, const struct json_node *on,
+static enum err_code set_side(struct config *c, struct token_list *side, const struct json *on,
                               const char *token)
 {
     int32_t id = token ? tokenizer_find(c->t, token) : -1;
-    if (on == NULL || (on->kind != TAPE_TRUE && on->kind != TAPE_FALSE))
-        return ERR_OK;
-    if (on->kind == TAPE_TRUE && id < 0)
+    if (on == NULL || on->kind != JSON_BOOL || (on->u.boolean && id < 0))
         return ERR_OK;
     side->n = 0;
-    return on->kind == TAPE_TRUE ? token_list_add(side, id, c->e) : ERR_OK;
+    return on->u.boolean ? token_list_add(side, id, c->e) : ERR_OK;
 }
 
 static enum err_code parse_config(struct config *c, const char *file, char *text, size_t n)
 {
-    struct json_tape j;
+    struct json_doc doc;
     struct tokenizer *t = c->t;
-    enum err_code rc = json_tape_parse(&j, text, n, file, c->e);
+    enum err_code rc = json_parse_in_place(&doc, file, text, n, TK_MAX_VALUES, c->e);
     if (rc)
         return rc;
-    const struct json_node *root = j.node;
-    if (root->kind != TAPE_OBJECT)
+    const struct json *root = doc.value;
+    if (root->kind != JSON_OBJECT)
         rc = err_set(c->e, ERR_INVALID, "%s/%s: %s: an object expected", c->dir, file,
-                     json_tape_kind_name(root));
+                     json_kind_name(root));
     if (!rc)
-        rc = take_template(c, file, &j, json_tape_get(&j, root, "chat_template"));
+        rc = take_template(c, file, json_get(root, "chat_template"));
     if (!rc)
-        rc = take(c, &t->bos, file, "bos_token", &j, json_tape_get(&j, root, "bos_token"));
+        rc = take(c, &t->bos, file, "bos_token", json_get(root, "bos_token"));
     if (!rc)
-        rc = take(c, &t->eos, file, "eos_token", &j, json_tape_get(&j, root, "eos_token"));
-    if (!rc && class_decides(&j, json_tape_get(&j, root, "tokenizer_class"))) {
-        rc = set_side(c, &t->before, json_tape_get(&j, root, "add_bos_token"), t->bos);
+        rc = take(c, &t->eos, file, "eos_token", json_get(root, "eos_token"));
+    if (!rc && class_decides(json_get(root, "tokenizer_class"))) {
+        rc = set_side(c, &t->before, json_get(root, "add_bos_token"), t->bos);
         if (!rc)
-            rc = set_side(c, &t->after, json_tape_get(&j, root, "add_eos_token"), t->eos);
+            rc = set_side(c, &t->after, json_get(root, "add_eos_token"), t->eos);
     }
-    json_tape_fini(&j);
+    json_doc_fini(&doc);
     return rc;
 }
 

@@ -17,8 +17,25 @@
 
 #include <stdatomic.h>
 
-#include "model/tokenizer/json_tape.h"
 #include "model/tokenizer/tokenizer.h"
+#include "proto/text/json.h"
+
+/* ---- members of a JSON document -------------------------------------------- */
+
+enum { TK_MAX_VALUES = 1 << 26 }; /* in one file */
+
+/* Non-negative integer below 2^31, or -1. */
+static inline int32_t tk_id(const struct json *v)
+{
+    bool fits = v != NULL && v->kind == JSON_INT && v->u.integer >= 0 && v->u.integer <= INT32_MAX;
+    return fits ? (int32_t)v->u.integer : -1;
+}
+
+/* Whether v is true; absent and null give the default. */
+static inline bool tk_flag(const struct json *v, bool absent)
+{
+    return v == NULL || v->kind == JSON_NULL ? absent : v->kind == JSON_BOOL && v->u.boolean;
+}
 
 /* ---- growing arrays ------------------------------------------------------ */
 
@@ -164,12 +181,10 @@ struct tk_steps {
 };
 void tk_steps_fini(struct tk_steps *s);
 
-MUST_USE enum err_code tk_load_normalizer(struct tk_steps *s, const struct json_tape *j,
-                                          const struct json_node *v, struct err *e);
-MUST_USE enum err_code tk_load_pretokenizer(struct tk_steps *s, const struct json_tape *j,
-                                            const struct json_node *v, struct err *e);
-MUST_USE enum err_code tk_load_decoder(struct tk_steps *s, const struct json_tape *j,
-                                       const struct json_node *v, struct err *e);
+MUST_USE enum err_code tk_load_normalizer(struct tk_steps *s, const struct json *v, struct err *e);
+MUST_USE enum err_code tk_load_pretokenizer(struct tk_steps *s, const struct json *v,
+                                            struct err *e);
+MUST_USE enum err_code tk_load_decoder(struct tk_steps *s, const struct json *v, struct err *e);
 
 /* ---- added tokens ---------------------------------------------------------- */
 
@@ -280,12 +295,11 @@ MUST_USE enum err_code tokenizer_open_text(struct tokenizer **out, char *text, s
  * tokenizer.json. */
 MUST_USE enum err_code tk_load_config(struct tokenizer *t, const char *dir, struct err *e);
 
-MUST_USE enum err_code tk_bpe_load(struct tokenizer *t, const struct json_tape *j,
-                                   const struct json_node *model, struct err *e);
+MUST_USE enum err_code tk_bpe_load(struct tokenizer *t, const struct json *model, struct err *e);
 void tk_bpe_fini(struct tk_bpe *b);
 MUST_USE enum err_code tk_bpe_piece(struct tk_work *w, const char *s, size_t n);
-MUST_USE enum err_code tk_unigram_load(struct tokenizer *t, const struct json_tape *j,
-                                       const struct json_node *model, struct err *e);
+MUST_USE enum err_code tk_unigram_load(struct tokenizer *t, const struct json *model,
+                                       struct err *e);
 void tk_unigram_fini(struct tk_unigram *u);
 MUST_USE enum err_code tk_unigram_piece(struct tk_work *w, const char *s, size_t n);
 

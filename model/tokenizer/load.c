@@ -50,43 +50,42 @@ enum err_code tk_read_file(const char *path, char **out, size_t *n, struct err *
 
 struct loader {
     struct tokenizer *t;
-    struct json_tape j;
-    const struct json_node *root, *model, *vocab, *added;
+    struct json_doc doc;
+    const struct json *root, *model, *vocab, *added;
     struct err *e;
 };
 
-static enum err_code wrong(struct loader *l, const char *key, const struct json_node *v,
+static enum err_code wrong(struct loader *l, const char *key, const struct json *v,
                            const char *expected)
 {
-    return err_set(l->e, ERR_INVALID, "tokenizer.json: %s: %s: %s expected", key,
-                   json_tape_kind_name(v), expected);
+    return err_set(l->e, ERR_INVALID, "tokenizer.json: %s: %s: %s expected", key, json_kind_name(v),
+                   expected);
 }
 
 static enum err_code find_model(struct loader *l)
 {
-    const struct json_tape *j = &l->j;
-    l->root = j->node;
-    if (l->root->kind != TAPE_OBJECT)
+    l->root = l->doc.value;
+    if (l->root->kind != JSON_OBJECT)
         return wrong(l, "document", l->root, "an object");
-    l->model = json_tape_get(j, l->root, "model");
-    if (l->model == NULL || l->model->kind != TAPE_OBJECT)
+    l->model = json_get(l->root, "model");
+    if (l->model == NULL || l->model->kind != JSON_OBJECT)
         return wrong(l, "model", l->model, "an object");
-    const struct json_node *type = json_tape_get(j, l->model, "type");
-    l->vocab = json_tape_get(j, l->model, "vocab");
-    if (json_tape_is(j, type, "BPE") || (!type && json_tape_get(j, l->model, "merges"))) {
+    const struct json *type = json_get(l->model, "type");
+    l->vocab = json_get(l->model, "vocab");
+    if (json_string_is(type, "BPE") || (!type && json_get(l->model, "merges"))) {
         l->t->model = TK_MODEL_BPE;
-        if (l->vocab == NULL || l->vocab->kind != TAPE_OBJECT)
+        if (l->vocab == NULL || l->vocab->kind != JSON_OBJECT)
             return wrong(l, "model.vocab", l->vocab, "an object");
-    } else if (json_tape_is(j, type, "Unigram") ||
-               (!type && l->vocab && l->vocab->kind == TAPE_ARRAY)) {
+    } else if (json_string_is(type, "Unigram") ||
+               (!type && l->vocab && l->vocab->kind == JSON_ARRAY)) {
         l->t->model = TK_MODEL_UNIGRAM;
-        if (l->vocab == NULL || l->vocab->kind != TAPE_ARRAY)
+        if (l->vocab == NULL || l->vocab->kind != JSON_ARRAY)
             return wrong(l, "model.vocab", l->vocab, "an array");
     } else {
         return wrong(l, "model.type", type, "\"BPE\" or \"Unigram\"");
     }
-    l->added = json_tape_get(j, l->root, "added_tokens");
-    if (l->added && l->added->kind != TAPE_ARRAY)
+    l->added = json_get(l->root, "added_tokens");
+    if (l->added && l->added->kind != JSON_ARRAY)
         return wrong(l, "added_tokens", l->added, "an array");
     return ERR_OK;
 }
@@ -96,33 +95,33 @@ static enum err_code measure(struct loader *l, int32_t *n_ids, size_t *bytes)
 {
     int32_t top = -1;
     *bytes = 0;
-    const struct json_node *k = json_tape_first(&l->j, l->vocab);
+    const struct json *k = json_first(l->vocab);
     for (uint32_t i = 0; i < l->vocab->n; i++) {
         int32_t id = (int32_t)i;
         if (l->t->model == TK_MODEL_BPE) {
             *bytes += k->n;
             k = k + 1; /* the name's value */
-            id = json_tape_id(&l->j, k);
+            id = tk_id(k);
             if (id < 0 || id >= MAX_IDS)
                 return wrong(l, "model.vocab", k, "ids from 0 to 16777215");
         } else {
-            const struct json_node *piece = json_tape_first(&l->j, k);
-            if (k->kind != TAPE_ARRAY || k->n != 2 || piece->kind != TAPE_STRING ||
-                json_tape_after(&l->j, piece)->kind != TAPE_NUMBER || id >= MAX_IDS)
+            const struct json *piece = json_first(k);
+            if (k->kind != JSON_ARRAY || k->n != 2 || piece->kind != JSON_STRING ||
+                !json_is_number(json_next(piece)) || id >= MAX_IDS)
                 return wrong(l, "model.vocab", k, "up to 16777216 pairs of piece and score");
             *bytes += piece->n;
         }
         top = id > top ? id : top;
-        k = json_tape_after(&l->j, k);
+        k = json_next(k);
     }
-    k = l->added ? json_tape_first(&l->j, l->added) : NULL;
-    for (uint32_t i = 0; l->added && i < l->added->n; i++, k = json_tape_after(&l->j, k)) {
-        const struct json_node *v = json_tape_get(&l->j, k, "id");
-        const struct json_node *text = json_tape_get(&l->j, k, "content");
-        int32_t id = json_tape_id(&l->j, v);
+    k = l->added ? json_first(l->added) : NULL;
+    for (uint32_t i = 0; l->added && i < l->added->n; i++, k = json_next(k)) {
+        const struct json *v = json_get(k, "id");
+        const struct json *text = json_get(k, "content");
+        int32_t id = tk_id(v);
         if (id < 0 || id >= MAX_IDS)
             return wrong(l, "added_tokens.id", v, "an id from 0 to 16777215");
-        if (text == NULL || text->kind != TAPE_STRING)
+        if (text == NULL || text->kind != JSON_STRING)
             return wrong(l, "added_tokens.content", text, "a string");
         *bytes += text->n;
         top = id > top ? id : top;
@@ -140,16 +139,16 @@ static enum err_code load_vocab(struct loader *l)
         rc = tk_vocab_init(&l->t->vocab, n_ids, 2 * bytes, l->e);
     if (rc)
         return rc;
-    const struct json_node *k = json_tape_first(&l->j, l->vocab);
+    const struct json *k = json_first(l->vocab);
     for (uint32_t i = 0; i < l->vocab->n && !rc; i++) {
         bool bpe = l->t->model == TK_MODEL_BPE;
-        const struct json_node *text = bpe ? k : json_tape_first(&l->j, k);
+        const struct json *text = bpe ? k : json_first(k);
         if (bpe)
             k = k + 1;
-        int32_t id = bpe ? json_tape_id(&l->j, k) : (int32_t)i;
-        rc = tk_vocab_spell(&l->t->vocab, id, json_tape_str(&l->j, text), text->n, l->e);
+        int32_t id = bpe ? tk_id(k) : (int32_t)i;
+        rc = tk_vocab_spell(&l->t->vocab, id, text->u.string, text->n, l->e);
         l->t->vocab.flags[id] |= TK_MODEL;
-        k = json_tape_after(&l->j, k);
+        k = json_next(k);
     }
     return rc;
 }
@@ -157,21 +156,18 @@ static enum err_code load_vocab(struct loader *l)
 /* Whether the string member key of the model is there and not empty. */
 static bool has_text(struct loader *l, const char *key)
 {
-    const struct json_node *v = json_tape_get(&l->j, l->model, key);
-    return v && v->kind == TAPE_STRING && v->n > 0;
+    const struct json *v = json_get(l->model, key);
+    return v && v->kind == JSON_STRING && v->n > 0;
 }
 
 static enum err_code load_steps(struct loader *l)
 {
     struct tokenizer *t = l->t;
-    const struct json_tape *j = &l->j;
-    enum err_code rc =
-        tk_load_normalizer(&t->normalizer, j, json_tape_get(j, l->root, "normalizer"), l->e);
+    enum err_code rc = tk_load_normalizer(&t->normalizer, json_get(l->root, "normalizer"), l->e);
     if (!rc)
-        rc = tk_load_pretokenizer(&t->pretokenizer, j, json_tape_get(j, l->root, "pre_tokenizer"),
-                                  l->e);
+        rc = tk_load_pretokenizer(&t->pretokenizer, json_get(l->root, "pre_tokenizer"), l->e);
     if (!rc)
-        rc = tk_load_decoder(&t->decoder, j, json_tape_get(j, l->root, "decoder"), l->e);
+        rc = tk_load_decoder(&t->decoder, json_get(l->root, "decoder"), l->e);
     struct tk_steps *p = &t->pretokenizer;
     /* Mapping bytes to characters last only renames what the model matches:
      * match the bytes themselves. */
@@ -203,22 +199,21 @@ static bool is_symbol(const struct tokenizer *t, int32_t id)
     return t->bpe.raw ? n == 1 : k == n;
 }
 
-static enum err_code load_added_one(struct loader *l, const struct json_node *v, struct tk_added *a,
+static enum err_code load_added_one(struct loader *l, const struct json *v, struct tk_added *a,
                                     struct tk_text *x)
 {
     struct tokenizer *t = l->t;
-    const struct json_tape *j = &l->j;
-    const struct json_node *text = json_tape_get(j, v, "content");
-    *a = (struct tk_added){ .id = json_tape_id(j, json_tape_get(j, v, "id")), .n = text->n };
-    a->single_word = json_tape_bool(json_tape_get(j, v, "single_word"), false);
-    a->lstrip = json_tape_bool(json_tape_get(j, v, "lstrip"), false);
-    a->rstrip = json_tape_bool(json_tape_get(j, v, "rstrip"), false);
-    a->special = json_tape_bool(json_tape_get(j, v, "special"), false);
-    a->normalized = json_tape_bool(json_tape_get(j, v, "normalized"), !a->special);
+    const struct json *text = json_get(v, "content");
+    *a = (struct tk_added){ .id = tk_id(json_get(v, "id")), .n = text->n };
+    a->single_word = tk_flag(json_get(v, "single_word"), false);
+    a->lstrip = tk_flag(json_get(v, "lstrip"), false);
+    a->rstrip = tk_flag(json_get(v, "rstrip"), false);
+    a->special = tk_flag(json_get(v, "special"), false);
+    a->normalized = tk_flag(json_get(v, "normalized"), !a->special);
     a->content = malloc((size_t)text->n + 1);
     if (a->content == NULL)
         return err_nomem(l->e, "added tokens", text->n);
-    memcpy(a->content, json_tape_str(j, text), text->n);
+    memcpy(a->content, text->u.string, text->n);
     a->content[text->n] = '\0';
     enum err_code rc = tk_text_reserve(x, text->n, l->e);
     if (rc)
@@ -278,8 +273,8 @@ static enum err_code load_added(struct loader *l)
     t->added = calloc(l->added->n, sizeof(*t->added));
     enum err_code rc =
         t->added && md ? ERR_OK : err_nomem(l->e, "added tokens", l->added->n * sizeof(*t->added));
-    const struct json_node *v = json_tape_first(&l->j, l->added);
-    for (uint32_t i = 0; i < l->added->n && !rc; i++, v = json_tape_after(&l->j, v))
+    const struct json *v = json_first(l->added);
+    for (uint32_t i = 0; i < l->added->n && !rc; i++, v = json_next(v))
         rc = load_added_one(l, v, &t->added[t->n_added++], &x);
     for (size_t k = 0; k < t->n_added && !rc; k++)
         rc = index_added(l, (int32_t)k, &x, &spare, md);
@@ -294,9 +289,9 @@ static enum err_code load_added(struct loader *l)
 /* ---- post-processor -------------------------------------------------------------- */
 
 /* Append id, which must exist. */
-static enum err_code add_id(struct loader *l, struct token_list *to, const struct json_node *v)
+static enum err_code add_id(struct loader *l, struct token_list *to, const struct json *v)
 {
-    int32_t id = json_tape_id(&l->j, v);
+    int32_t id = tk_id(v);
     if (id < 0 || id >= l->t->vocab.n_ids)
         return wrong(l, "post_processor: id", v, "an id of the vocabulary");
     return token_list_add(to, id, l->e);
@@ -321,72 +316,82 @@ static enum err_code wrap(struct loader *l, struct token_list *left, struct toke
     return ERR_OK;
 }
 
-static enum err_code template(struct loader *l, const struct json_node *v) {
-    const struct json_tape *j = &l->j;
-    const struct json_node *single = json_tape_get(j, v, "single");
-    const struct json_node *known = json_tape_get(j, v, "special_tokens");
-    struct token_list side[2] = { { 0 }, { 0 } }; int seen = 0; enum err_code rc = ERR_OK;
-    if (single == NULL || single->kind != TAPE_ARRAY) return wrong(l, "post_processor.single",
-                                                                   single, "an array");
-    const struct json_node *k = json_tape_first(j, single);
-    for (uint32_t i = 0; i < single->n && !rc; i++, k = json_tape_after(j, k)){
-        const struct json_node *special = json_tape_get(j, k, "SpecialToken"); if (!special){
-            if (!json_tape_is(j, json_tape_get(j, json_tape_get(j, k, "Sequence"), "id"), "A") ||
-                seen++)
-                rc = wrong(l, "post_processor.single", k, "one Sequence A and SpecialTokens");
-            continue; }
-const struct json_node *name = json_tape_get(j, special, "id"), *ids = NULL;
-const struct json_node *s = known ? json_tape_first(j, known) : NULL;
-for (uint32_t m = 0; s && m < known->n; m++, s = json_tape_after(j, s + 1))
-    if (name && name->kind == TAPE_STRING && s->kind == TAPE_STRING && s->n == name->n &&
-        memcmp(json_tape_str(j, s), json_tape_str(j, name), s->n) == 0)
-        ids = json_tape_get(j, s + 1, "ids");
-if (ids == NULL || ids->kind != TAPE_ARRAY)
-    rc = wrong(l, "post_processor.special_tokens", ids, "the ids of every SpecialToken");
-const struct json_node *id = rc ? NULL : json_tape_first(j, ids);
-for (uint32_t m = 0; !rc && m < ids->n; m++, id = json_tape_after(j, id))
-    rc = add_id(l, &side[seen > 0], id);
+/* The ids that special_tokens gives to the special token v of a template, added to
+ * to. */
+static enum err_code add_special(struct loader *l, struct token_list *to, const struct json *known,
+                                 const struct json *v)
+{
+    const struct json *name = json_get(v, "id");
+    bool named = name && name->kind == JSON_STRING;
+    const struct json *ids =
+        named ? json_get(json_get_bytes(known, name->u.string, name->n), "ids") : NULL;
+    if (ids == NULL || ids->kind != JSON_ARRAY)
+        return wrong(l, "post_processor.special_tokens", ids, "the ids of every SpecialToken");
+    enum err_code rc = ERR_OK;
+    const struct json *id = json_first(ids);
+    for (uint32_t i = 0; i < ids->n && !rc; i++, id = json_next(id))
+        rc = add_id(l, to, id);
+    return rc;
 }
-if (!rc && !seen)
-    rc = wrong(l, "post_processor.single", single, "a Sequence A");
-return wrap(l, &side[0], &side[1], rc);
+
+/* TemplateProcessing: what "single" puts before and after the sequence A. */
+static enum err_code load_frame(struct loader *l, const struct json *v)
+{
+    const struct json *single = json_get(v, "single"), *known = json_get(v, "special_tokens");
+    if (single == NULL || single->kind != JSON_ARRAY)
+        return wrong(l, "post_processor.single", single, "an array");
+    struct token_list side[2] = { { 0 }, { 0 } };
+    bool seen = false;
+    enum err_code rc = ERR_OK;
+    const struct json *k = json_first(single);
+    for (uint32_t i = 0; i < single->n && !rc; i++, k = json_next(k)) {
+        const struct json *special = json_get(k, "SpecialToken");
+        if (special)
+            rc = add_special(l, &side[seen], known, special);
+        else if (seen || !json_string_is(json_get(json_get(k, "Sequence"), "id"), "A"))
+            rc = wrong(l, "post_processor.single", k, "one Sequence A and SpecialTokens");
+        else
+            seen = true;
+    }
+    if (!rc && !seen)
+        rc = wrong(l, "post_processor.single", single, "a Sequence A");
+    return wrap(l, &side[0], &side[1], rc);
 }
 
 /* "cls" and "sep": [text, id]. */
-static enum err_code bert(struct loader *l, const struct json_node *v)
+static enum err_code load_bert(struct loader *l, const struct json *v)
 {
     struct token_list side[2] = { { 0 }, { 0 } };
     static const char *const keys[2] = { "cls", "sep" };
     enum err_code rc = ERR_OK;
     for (int k = 0; k < 2 && !rc; k++) {
-        const struct json_node *pair = json_tape_get(&l->j, v, keys[k]);
-        if (pair == NULL || pair->kind != TAPE_ARRAY || pair->n != 2)
+        const struct json *pair = json_get(v, keys[k]);
+        if (pair == NULL || pair->kind != JSON_ARRAY || pair->n != 2)
             rc = wrong(l, "post_processor.cls or sep", pair, "[text, id]");
         else
-            rc = add_id(l, &side[k], json_tape_after(&l->j, json_tape_first(&l->j, pair)));
+            rc = add_id(l, &side[k], json_next(json_first(pair)));
     }
     return wrap(l, &side[0], &side[1], rc);
 }
 
-static enum err_code load_post(struct loader *l, const struct json_node *v, int depth)
+static enum err_code load_post(struct loader *l, const struct json *v, int depth)
 {
-    const struct json_tape *j = &l->j;
-    if (v == NULL || v->kind == TAPE_NULL)
+    if (v == NULL || v->kind == JSON_NULL)
         return ERR_OK;
-    const struct json_node *type = json_tape_get(j, v, "type");
-    if (json_tape_is(j, type, "TemplateProcessing"))
-        return template(l, v);
-    if (json_tape_is(j, type, "BertProcessing") || json_tape_is(j, type, "RobertaProcessing"))
-        return bert(l, v);
-    if (json_tape_is(j, type, "ByteLevel"))
+    const struct json *type = json_get(v, "type");
+    if (json_string_is(type, "TemplateProcessing"))
+        return load_frame(l, v);
+    if (json_string_is(type, "BertProcessing") || json_string_is(type, "RobertaProcessing"))
+        return load_bert(l, v);
+    if (json_string_is(type, "ByteLevel"))
         return ERR_OK; /* moves offsets only */
-    if (json_tape_is(j, type, "Sequence") && depth < 8) {
-        const struct json_node *list = json_tape_get(j, v, "processors");
-        if (list == NULL || list->kind != TAPE_ARRAY)
+    if (json_string_is(type, "Sequence") && depth < 8) {
+        const struct json *list = json_get(v, "processors");
+        if (list == NULL || list->kind != JSON_ARRAY)
             return wrong(l, "post_processor.processors", list, "an array");
-        const struct json_node *k = json_tape_first(j, list);
+        const struct json *k = json_first(list);
         enum err_code rc = ERR_OK;
-        for (uint32_t i = 0; i < list->n && !rc; i++, k = json_tape_after(j, k))
+        for (uint32_t i = 0; i < list->n && !rc; i++, k = json_next(k))
             rc = load_post(l, k, depth + 1);
         return rc;
     }
@@ -409,10 +414,10 @@ static enum err_code load(struct loader *l)
     if (!rc)
         rc = load_added(l);
     if (!rc)
-        rc = t->model == TK_MODEL_BPE ? tk_bpe_load(t, &l->j, l->model, l->e)
-                                      : tk_unigram_load(t, &l->j, l->model, l->e);
+        rc = t->model == TK_MODEL_BPE ? tk_bpe_load(t, l->model, l->e)
+                                      : tk_unigram_load(t, l->model, l->e);
     if (!rc)
-        rc = load_post(l, json_tape_get(&l->j, l->root, "post_processor"), 0);
+        rc = load_post(l, json_get(l->root, "post_processor"), 0);
     return rc;
 }
 
@@ -423,10 +428,10 @@ enum err_code tokenizer_open_text(struct tokenizer **out, char *text, size_t n, 
     struct loader l = { .t = calloc(1, sizeof(*l.t)), .e = e };
     if (l.t == NULL)
         return err_nomem(e, "tokenizer", sizeof(*l.t));
-    enum err_code rc = json_tape_parse(&l.j, text, n, what, e);
+    enum err_code rc = json_parse_in_place(&l.doc, what, text, n, TK_MAX_VALUES, e);
     if (!rc)
         rc = load(&l);
-    json_tape_fini(&l.j);
+    json_doc_fini(&l.doc);
     if (rc) {
         tokenizer_close(l.t);
         return rc;

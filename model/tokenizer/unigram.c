@@ -85,16 +85,15 @@ static enum err_code load_trie(struct tokenizer *t, struct err *e)
     return ok ? ERR_OK : err_nomem(e, "vocabulary trie", bytes * sizeof(*u->node));
 }
 
-enum err_code tk_unigram_load(struct tokenizer *t, const struct json_tape *j,
-                              const struct json_node *model, struct err *e)
+enum err_code tk_unigram_load(struct tokenizer *t, const struct json *model, struct err *e)
 {
     struct tk_unigram *u = &t->unigram;
-    const struct json_node *unk = json_tape_get(j, model, "unk_id");
-    const struct json_node *vocab = json_tape_get(j, model, "vocab");
-    u->byte_fallback = json_tape_bool(json_tape_get(j, model, "byte_fallback"), false);
+    const struct json *unk = json_get(model, "unk_id");
+    const struct json *vocab = json_get(model, "vocab");
+    u->byte_fallback = tk_flag(json_get(model, "byte_fallback"), false);
     u->unk = -1;
-    if (unk && unk->kind != TAPE_NULL) {
-        u->unk = json_tape_id(j, unk);
+    if (unk && unk->kind != JSON_NULL) {
+        u->unk = tk_id(unk);
         if (u->unk < 0 || (uint32_t)u->unk >= vocab->n)
             return err_set(e, ERR_INVALID, "tokenizer.json: model.unk_id: an id below %u expected",
                            vocab->n);
@@ -103,9 +102,9 @@ enum err_code tk_unigram_load(struct tokenizer *t, const struct json_tape *j,
     if (u->score == NULL)
         return err_nomem(e, "scores", (size_t)t->vocab.n_ids * sizeof(*u->score));
     double least = 0;
-    const struct json_node *k = json_tape_first(j, vocab);
-    for (uint32_t i = 0; i < vocab->n; i++, k = json_tape_after(j, k)) {
-        u->score[i] = json_tape_number(j, json_tape_after(j, json_tape_first(j, k)));
+    const struct json *k = json_first(vocab);
+    for (uint32_t i = 0; i < vocab->n; i++, k = json_next(k)) {
+        u->score[i] = json_number(json_next(json_first(k)));
         if (i == 0 || u->score[i] < least)
             least = u->score[i];
     }

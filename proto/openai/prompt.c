@@ -82,7 +82,7 @@ enum err_code oai_read_prompt(struct oai_parse *p, const struct json *v, struct 
     if (!one_string && (v->kind != JSON_ARRAY || v->n == 0))
         return oai_wrong(e, "prompt", v, "a string, or a list (not empty) of strings or token ids");
     enum json_kind first = one_string ? JSON_STRING : json_first(v)->kind;
-    bool one_list = !one_string && (first == JSON_INT || first == JSON_REAL);
+    bool one_list = !one_string && json_is_number(json_first(v));
     if (!one_string && !one_list && first != JSON_STRING && first != JSON_ARRAY)
         return oai_wrong(e, "prompt[0]", json_first(v),
                          "a string, a token id or a list of token ids");
@@ -194,8 +194,8 @@ enum err_code oai_read_bias(struct oai_parse *p, const struct json *v, struct er
         if (!id_of_key(p, key, &out[i].token))
             return oai_wrong(e, "logit_bias", key, "keys that are token ids from 0 to %u",
                              n_ids_of(p) - 1);
-        double x = b->kind == JSON_INT ? (double)b->u.integer : b->u.real;
-        if ((b->kind != JSON_INT && b->kind != JSON_REAL) || x < -100 || x > 100) {
+        double x = json_is_number(b) ? json_number(b) : 0;
+        if (!json_is_number(b) || x < -100 || x > 100) {
             char path[OAI_PATH_BYTES];
             snprintf(path, sizeof path, "logit_bias.%s", key->u.string);
             return oai_wrong(e, path, b, "a number from -100 to 100");

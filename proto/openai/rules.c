@@ -317,8 +317,8 @@ static enum err_code apply_seed(struct oai_parse *p, const struct oai_rule *rule
 static enum err_code apply_float(struct oai_parse *p, const struct oai_rule *rule,
                                  const struct json *v, struct err *e)
 {
-    double x = v->kind == JSON_INT ? (double)v->u.integer : v->u.real;
-    bool number = v->kind == JSON_INT || v->kind == JSON_REAL;
+    bool number = json_is_number(v);
+    double x = number ? json_number(v) : 0;
     if (!number || x > rule->hi || x < rule->lo || (rule->above && x == rule->lo))
         return oai_wrong(e, rule->key, v,
                          rule->above ? "a number above %g, up to %g" : "a number from %g to %g",

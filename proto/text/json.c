@@ -9,13 +9,16 @@
 
 #include "proto/utf8.h"
 
-enum { PAIRWISE_KEYS = 12, FIRST_VALUES = 64 };
+/* A text has about one value in 16 bytes: what is reserved at first. */
+enum { PAIRWISE_KEYS = 12, BYTES_A_VALUE = 16, FIRST_VALUES = 16 };
 
 struct parser {
+    const char *what; /* the text's name, for messages */
     const char *text, *p, *end;
+    char *in_place; /* text, where strings may be written into it; else NULL */
     struct json_doc *doc;
     size_t n_values, cap, max_values;
-    char *str;                     /* next free byte of doc->strings */
+    char *str;                     /* where the next decoded byte goes */
     uint32_t open[JSON_MAX_DEPTH]; /* indices of the open containers */
     unsigned depth;
     uint32_t top_key; /* key of the root's member being read; 0: none */
@@ -26,8 +29,8 @@ struct parser {
 static enum err_code fail(const struct parser *ps, const char *at, const char *what)
 {
     const char *key = ps->top_key != 0 ? ps->doc->value[ps->top_key].u.string : "";
-    return err_set_param(ps->e, ERR_INVALID, key, "%s%sbody is not valid JSON: byte %zu: %s", key,
-                         *key ? ": " : "", (size_t)(at - ps->text), what);
+    return err_set_param(ps->e, ERR_INVALID, key, "%s%s%s is not valid JSON: byte %zu: %s", key,
+                         *key ? ": " : "", ps->what, (size_t)(at - ps->text), what);
 }
 
 /* The same for a byte that cannot stand here. */
@@ -54,9 +57,10 @@ static void skip_space(struct parser *ps)
 static enum err_code append(struct parser *ps, enum json_kind kind, struct json **out)
 {
     if (ps->max_values != 0 && ps->n_values >= ps->max_values)
-        return err_set(ps->e, ERR_LIMIT, "body: more than %zu JSON values", ps->max_values);
+        return err_set(ps->e, ERR_LIMIT, "%s: more than %zu JSON values", ps->what, ps->max_values);
     if (ps->n_values == ps->cap) {
-        size_t cap = ps->cap == 0 ? FIRST_VALUES : ps->cap * 2;
+        size_t cap = ps->cap == 0 ? (size_t)(ps->end - ps->text) / BYTES_A_VALUE + FIRST_VALUES
+                                  : ps->cap * 2;
         struct json *v = realloc(ps->doc->value, cap * sizeof *v);
         if (v == NULL)
             return err_nomem(ps->e, "JSON values", cap * sizeof *v);
@@ -64,7 +68,7 @@ static enum err_code append(struct parser *ps, enum json_kind kind, struct json 
         ps->cap = cap;
     }
     struct json *v = &ps->doc->value[ps->n_values++];
-    *v = (struct json){ .kind = kind, .span = 1 };
+    *v = (struct json){ .kind = kind };
     *out = v;
     return ERR_OK;
 }
@@ -125,22 +129,44 @@ static enum err_code read_escape(struct parser *ps)
     return ERR_OK;
 }
 
+/* The first byte from p on that ends a run of plain characters: a quote, a
+ * backslash, a control character; or end. */
+static const char *after_run(const char *p, const char *end)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
+    for (; end - p >= 8; p += 8) { /* eight at a time while none of them ends it */
+        uint64_t w;
+        memcpy(&w, p, 8);
+        uint64_t quote = w ^ ones * '"', slash = w ^ ones * '\\';
+        uint64_t hit =
+            ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash);
+        if ((hit & tops) != 0)
+            break;
+    }
+    while (p < end && (unsigned char)*p >= 0x20 && *p != '"' && *p != '\\')
+        p++;
+    return p;
+}
+
 /* A string at ps->p (on the quote).  Decoded it is never longer than written,
- * and the closing quote pays for the NUL: doc->strings cannot overflow. */
+ * and the closing quote pays for the NUL: doc->strings cannot overflow, and in
+ * place nothing is overwritten that is still to be read. */
 static enum err_code read_string(struct parser *ps)
 {
     struct json *v;
     enum err_code rc = append(ps, JSON_STRING, &v);
     if (rc)
         return rc;
-    char *start = ps->str;
     const char *open = ps->p++;
+    if (ps->in_place != NULL)
+        ps->str = ps->in_place + (ps->p - ps->text);
+    char *start = ps->str;
     for (;;) {
         const char *run = ps->p;
-        while (ps->p < ps->end && (unsigned char)*ps->p >= 0x20 && *ps->p != '"' && *ps->p != '\\')
-            ps->p++;
+        ps->p = after_run(run, ps->end);
         size_t len = (size_t)(ps->p - run);
-        memcpy(ps->str, run, len);
+        if (ps->str != run)
+            memmove(ps->str, run, len);
         ps->str += len;
         if (ps->p == ps->end)
             return fail(ps, open, "string without a closing quote");
@@ -240,6 +266,14 @@ static enum err_code read_number(struct parser *ps)
         v->u.integer = neg ? (int64_t)(0 - d.mantissa) : (int64_t)d.mantissa;
         return ERR_OK;
     }
+    if (d.integral) {
+        *v = (struct json){ .kind = JSON_BIGINT, .n = (uint32_t)len, .u.digits = start };
+        if (ps->in_place == NULL) {
+            v->u.digits = memcpy(ps->str, start, len);
+            ps->str += len;
+        }
+        return ERR_OK;
+    }
     v->kind = JSON_REAL;
     if (d.n_digits <= 19 && d.mantissa <= UINT64_C(1) << 53 && d.exponent >= -22 &&
         d.exponent <= 22) { /* both exact in double: one rounding, the right one */
@@ -294,45 +328,107 @@ static int compare_keys(const void *a, const void *b)
     return memcmp(x->u.string, y->u.string, x->n);
 }
 
+static bool same_key(const struct json *x, const struct json *y)
+{
+    return x->n == y->n && memcmp(x->u.string, y->u.string, x->n) == 0;
+}
+
 static enum err_code duplicate(const struct parser *ps, const struct json *key)
 {
     char shown[JSON_SHOW_BYTES], what[JSON_SHOW_BYTES + 32];
     snprintf(what, sizeof what, "key %s twice in one object", json_show(key, shown));
     if (ps->depth > 1)
         return fail(ps, ps->p, what);
-    return err_set_param(ps->e, ERR_INVALID, key->u.string, "%.60s: body is not valid: %s",
-                         key->u.string, what);
+    return err_set_param(ps->e, ERR_INVALID, key->u.string, "%.60s: %s is not valid: %s",
+                         key->u.string, ps->what, what);
 }
 
-/* Refuse two equal keys: pairwise in small objects, sorted in large ones. */
-static enum err_code check_keys(const struct parser *ps, const struct json *object)
+static size_t hash_key(const struct json *key)
+{
+    uint64_t h = key->n, w;
+    const char *s = key->u.string;
+    uint32_t n = key->n;
+    for (; n > 0; s += 8) {
+        uint32_t take = n < 8 ? n : 8;
+        w = 0;
+        memcpy(&w, s, take);
+        h = (h ^ w) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 32;
+        n -= take;
+    }
+    return (size_t)h;
+}
+
+/* In a small object: each key against those before it. */
+static const struct json *pairwise_twice(const struct json *object)
+{
+    const struct json *k = json_first(object);
+    for (uint32_t i = 0; i < object->n; i++, k = json_next(k + 1)) {
+        const struct json *other = json_first(object);
+        for (; other != k; other = json_next(other + 1))
+            if (same_key(other, k))
+                return k;
+    }
+    return NULL;
+}
+
+/* By sorting: slower than hashing, but no choice of keys makes it slow. */
+static enum err_code sorted_twice(const struct parser *ps, const struct json *object,
+                                  const struct json **twice)
 {
     uint32_t n = object->n;
-    const struct json *small[PAIRWISE_KEYS], **keys = small;
-    if (n > PAIRWISE_KEYS) {
-        keys = malloc(n * sizeof *keys);
-        if (keys == NULL)
-            return err_nomem(ps->e, "JSON keys", n * sizeof *keys);
-    }
+    const struct json **keys = malloc(n * sizeof *keys);
+    if (keys == NULL)
+        return err_nomem(ps->e, "JSON keys", n * sizeof *keys);
     const struct json *k = json_first(object);
-    for (uint32_t i = 0; i < n; i++, k = json_next(json_next(k)))
+    for (uint32_t i = 0; i < n; i++, k = json_next(k + 1))
         keys[i] = k;
-    const struct json *twice = NULL;
-    if (n > PAIRWISE_KEYS) {
-        qsort(keys, n, sizeof *keys, compare_keys);
-        for (uint32_t i = 1; i < n && twice == NULL; i++)
-            if (compare_keys(&keys[i - 1], &keys[i]) == 0)
-                twice = keys[i];
-    } else {
-        for (uint32_t i = 1; i < n; i++)
-            for (uint32_t j = 0; j < i; j++)
-                if (compare_keys(&keys[i], &keys[j]) == 0)
-                    twice = keys[i];
+    qsort(keys, n, sizeof *keys, compare_keys);
+    for (uint32_t i = 1; i < n && *twice == NULL; i++)
+        if (same_key(keys[i - 1], keys[i]))
+            *twice = keys[i];
+    free(keys);
+    return ERR_OK;
+}
+
+/* By a hash table with open addressing; keys that were chosen to collide are
+ * left to the sort. */
+static enum err_code hashed_twice(const struct parser *ps, const struct json *object,
+                                  const struct json **twice)
+{
+    size_t cap = 32, spare = 4 * (size_t)object->n;
+    while (cap / 2 < object->n)
+        cap *= 2;
+    uint32_t *slot = calloc(cap, sizeof *slot); /* a key's distance from the object; 0: empty */
+    if (slot == NULL)
+        return err_nomem(ps->e, "JSON keys", cap * sizeof *slot);
+    const struct json *k = json_first(object);
+    for (uint32_t i = 0; i < object->n && *twice == NULL && spare > 0; i++) {
+        size_t at = hash_key(k) & (cap - 1);
+        for (; slot[at] != 0 && spare > 0; at = (at + 1) & (cap - 1), spare--)
+            if (same_key(object + slot[at], k)) {
+                *twice = k;
+                break;
+            }
+        slot[at] = (uint32_t)(k - object);
+        k = json_next(k + 1);
     }
-    enum err_code rc = twice == NULL ? ERR_OK : duplicate(ps, twice);
-    if (keys != small)
-        free(keys);
-    return rc;
+    free(slot);
+    return spare > 0 ? ERR_OK : sorted_twice(ps, object, twice);
+}
+
+/* Refuse two equal keys. */
+static enum err_code check_keys(const struct parser *ps, const struct json *object)
+{
+    const struct json *twice = NULL;
+    enum err_code rc = ERR_OK;
+    if (object->n <= PAIRWISE_KEYS)
+        twice = pairwise_twice(object);
+    else
+        rc = hashed_twice(ps, object, &twice);
+    if (rc)
+        return rc;
+    return twice == NULL ? ERR_OK : duplicate(ps, twice);
 }
 
 static enum err_code open_container(struct parser *ps)
@@ -352,7 +448,7 @@ static enum err_code close_container(struct parser *ps)
 {
     uint32_t at = ps->open[ps->depth - 1];
     struct json *v = &ps->doc->value[at];
-    v->span = (uint32_t)(ps->n_values - at);
+    v->u.span = (uint32_t)(ps->n_values - at);
     if (v->kind == JSON_OBJECT) {
         enum err_code rc = check_keys(ps, v);
         if (rc)
@@ -448,30 +544,52 @@ static enum err_code parse_all(struct parser *ps)
     }
 }
 
-enum err_code json_parse(struct json_doc *doc, const char *text, size_t n, size_t max_values,
-                         struct err *e)
+static enum err_code parse(struct parser *ps, size_t n, struct err *e)
 {
+    struct json_doc *doc = ps->doc;
     *doc = (struct json_doc){ 0 };
     if (n >= UINT32_MAX)
-        return err_set(e, ERR_TOO_LARGE, "body: %zu bytes of JSON, at most %u", n, UINT32_MAX - 1);
-    size_t valid = utf8_valid_prefix(text, n);
+        return err_set(e, ERR_TOO_LARGE, "%s: %zu bytes of JSON, at most %u", ps->what, n,
+                       UINT32_MAX - 1);
+    size_t valid = utf8_valid_prefix(ps->text, n);
     if (valid != n)
-        return err_set(e, ERR_INVALID, "body is not valid UTF-8: byte %zu is 0x%02x", valid,
-                       (unsigned char)text[valid]);
-    doc->strings = malloc(n + 1);
-    if (doc->strings == NULL)
-        return err_nomem(e, "JSON strings", n + 1);
-    struct parser ps = { .text = text,
-                         .p = text,
-                         .end = text + n,
-                         .doc = doc,
-                         .max_values = max_values,
-                         .str = doc->strings,
-                         .e = e };
-    enum err_code rc = parse_all(&ps);
+        return err_set(e, ERR_INVALID, "%s is not valid UTF-8: byte %zu is 0x%02x", ps->what, valid,
+                       (unsigned char)ps->text[valid]);
+    if (ps->in_place == NULL) {
+        doc->strings = malloc(n + 1);
+        if (doc->strings == NULL)
+            return err_nomem(e, "JSON strings", n + 1);
+    }
+    ps->p = ps->text;
+    ps->end = ps->text + n;
+    ps->str = doc->strings;
+    ps->e = e;
+    enum err_code rc = parse_all(ps);
     if (rc)
         json_doc_fini(doc);
     return rc;
+}
+
+enum err_code json_parse(struct json_doc *doc, const char *text, size_t n, size_t max_values,
+                         struct err *e)
+{
+    return json_parse_named(doc, "body", text, n, max_values, e);
+}
+
+enum err_code json_parse_named(struct json_doc *doc, const char *what, const char *text, size_t n,
+                               size_t max_values, struct err *e)
+{
+    struct parser ps = { .what = what, .text = text, .doc = doc, .max_values = max_values };
+    return parse(&ps, n, e);
+}
+
+enum err_code json_parse_in_place(struct json_doc *doc, const char *what, char *text, size_t n,
+                                  size_t max_values, struct err *e)
+{
+    struct parser ps = {
+        .what = what, .text = text, .in_place = text, .doc = doc, .max_values = max_values
+    };
+    return parse(&ps, n, e);
 }
 
 void json_doc_fini(struct json_doc *doc)
@@ -479,57 +597,4 @@ void json_doc_fini(struct json_doc *doc)
     free(doc->value);
     free(doc->strings);
     *doc = (struct json_doc){ 0 };
-}
-
-const struct json *json_get(const struct json *v, const char *key)
-{
-    if (v->kind != JSON_OBJECT)
-        return NULL;
-    const struct json *k = json_first(v);
-    for (uint32_t i = 0; i < v->n; i++, k = json_next(k + 1))
-        if (json_string_is(k, key))
-            return k + 1;
-    return NULL;
-}
-
-static const char *show_string(const struct json *v, char buf[JSON_SHOW_BYTES])
-{
-    size_t n = v->n < 40 ? v->n : 40;
-    while (n < v->n && n > 0 && ((unsigned char)v->u.string[n] & 0xc0) == 0x80)
-        n--;
-    size_t k = 0;
-    buf[k++] = '"';
-    memcpy(buf + k, v->u.string, n);
-    for (size_t i = 0; i < n; i++)
-        if (buf[k + i] == '\0')
-            buf[k + i] = '?';
-    k += n;
-    snprintf(buf + k, JSON_SHOW_BYTES - k, "%s", n < v->n ? "...\"" : "\"");
-    return buf;
-}
-
-const char *json_show(const struct json *v, char buf[JSON_SHOW_BYTES])
-{
-    switch (v->kind) {
-    case JSON_NULL:
-        return memcpy(buf, "null", sizeof "null");
-    case JSON_BOOL:
-        snprintf(buf, JSON_SHOW_BYTES, "%s", v->u.boolean ? "true" : "false");
-        return buf;
-    case JSON_INT:
-        snprintf(buf, JSON_SHOW_BYTES, "%lld", (long long)v->u.integer);
-        return buf;
-    case JSON_REAL:
-        snprintf(buf, JSON_SHOW_BYTES, "%.10g", v->u.real);
-        return buf;
-    case JSON_STRING:
-        return show_string(v, buf);
-    case JSON_ARRAY:
-        snprintf(buf, JSON_SHOW_BYTES, "a list of %u", v->n);
-        return buf;
-    case JSON_OBJECT:
-        break;
-    }
-    snprintf(buf, JSON_SHOW_BYTES, "an object of %u", v->n);
-    return buf;
 }

@@ -80,7 +80,7 @@ static enum err_code convert_children(cJSON *into, const struct json *v, const s
 static cJSON *number(const struct json *v)
 {
     bool integer = v->kind == JSON_INT;
-    cJSON *c = cJSON_CreateNumber(integer ? (double)v->u.integer : v->u.real);
+    cJSON *c = cJSON_CreateNumber(json_number(v));
     if (c == NULL || (integer && v->u.integer <= 1ll << 53 && v->u.integer >= -(1ll << 53)))
         return c;
     char text[32] = "real";
@@ -107,6 +107,7 @@ static enum err_code convert(cJSON **out, const struct json *v, const struct pla
         c = cJSON_CreateBool(v->u.boolean);
         break;
     case JSON_INT:
+    case JSON_BIGINT:
     case JSON_REAL:
         c = number(v);
         break;

@@ -274,6 +274,9 @@ static const struct json *write_value(struct buf *o, const struct json *v)
     case JSON_INT:
         json_put_int(o, v->u.integer);
         break;
+    case JSON_BIGINT:
+        buf_put(o, v->u.digits, v->n);
+        break;
     case JSON_REAL:
         json_put_double(o, v->u.real);
         break;

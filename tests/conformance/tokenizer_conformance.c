@@ -12,12 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/tokenizer/json_tape.h"
 #include "model/tokenizer/tokenizer.h"
+#include "proto/text/json.h"
 
 struct document {
     char *text;
-    struct json_tape j;
+    struct json_doc doc;
 };
 
 static void die(const char *what, const char *why)
@@ -39,7 +39,7 @@ static void document_open(struct document *d, const char *path)
         die(path, "cannot be read");
     fclose(f);
     d->text[n] = '\0';
-    if (json_tape_parse(&d->j, d->text, (size_t)n, path, &e))
+    if (json_parse_in_place(&d->doc, path, d->text, (size_t)n, 0, &e))
         die(path, e.message);
 }
 
@@ -51,18 +51,17 @@ static void print_ids(const char *label, const int32_t *id, size_t n)
     printf("%s\n", n > 40 ? " ..." : "");
 }
 
-static bool ids_equal(const struct json_tape *j, const struct json_node *want,
-                      const struct token_list *got, const char *label)
+static bool ids_equal(const struct json *want, const struct token_list *got, const char *label)
 {
-    const struct json_node *k = json_tape_first(j, want);
+    const struct json *k = json_first(want);
     bool equal = want->n == got->n;
-    for (uint32_t i = 0; i < want->n && equal; i++, k = json_tape_after(j, k))
-        equal = json_tape_id(j, k) == got->id[i];
+    for (uint32_t i = 0; i < want->n && equal; i++, k = json_next(k))
+        equal = k->kind == JSON_INT && k->u.integer == got->id[i];
     if (!equal) {
         struct token_list w = { .id = calloc(want->n + 1, sizeof(int32_t)), .n = want->n };
-        k = json_tape_first(j, want);
-        for (uint32_t i = 0; w.id && i < want->n; i++, k = json_tape_after(j, k))
-            w.id[i] = json_tape_id(j, k);
+        k = json_first(want);
+        for (uint32_t i = 0; w.id && i < want->n; i++, k = json_next(k))
+            w.id[i] = (int32_t)k->u.integer;
         printf("    %s differ\n", label);
         print_ids("want", w.id, w.n);
         print_ids("got ", got->id, got->n);
@@ -71,19 +70,18 @@ static bool ids_equal(const struct json_tape *j, const struct json_node *want,
     return equal;
 }
 
-static bool text_equal(const struct json_tape *j, const struct json_node *want, const char *got,
-                       size_t n, const char *label)
+static bool text_equal(const struct json *want, const char *got, size_t n, const char *label)
 {
-    if (want->n == n && memcmp(json_tape_str(j, want), got, n) == 0)
+    if (want->n == n && memcmp(want->u.string, got, n) == 0)
         return true;
     printf("    %s differs\n    want \"%.*s\"\n    got  \"%.*s\"\n", label, (int)want->n,
-           json_tape_str(j, want), (int)n, got);
+           want->u.string, (int)n, got);
     return false;
 }
 
 /* Decode ids at once and as a stream; both must give want. */
 static bool decodes(const struct tokenizer *t, const struct token_list *ids, bool skip,
-                    const struct json_tape *j, const struct json_node *want, const char *label)
+                    const struct json *want, const char *label)
 {
     struct err e;
     char *whole, *joined = NULL;
@@ -101,7 +99,7 @@ static bool decodes(const struct tokenizer *t, const struct token_list *ids, boo
         memcpy(joined + k, s, m);
         k += m;
     }
-    bool ok = text_equal(j, want, whole, n, label);
+    bool ok = text_equal(want, whole, n, label);
     if (k != n || memcmp(joined, whole, n) != 0) {
         printf("    %s: the stream differs from the whole\n", label);
         ok = false;
@@ -112,13 +110,11 @@ static bool decodes(const struct tokenizer *t, const struct token_list *ids, boo
     return ok;
 }
 
-static bool check(const struct tokenizer *t, const struct json_tape *texts,
-                  const struct json_node *text, const struct json_tape *j,
-                  const struct json_node *row)
+static bool check(const struct tokenizer *t, const struct json *text, const struct json *row)
 {
     struct token_list ids = { 0 }, special = { 0 };
     struct err e;
-    const char *s = json_tape_str(texts, text);
+    const char *s = text->u.string;
     if (tokenizer_encode(t, s, text->n, TOKENIZER_PARSE_SPECIAL, 0, &ids, &e) ||
         tokenizer_encode(t, s, text->n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_SPECIAL, 0, &special,
                          &e)) {
@@ -127,10 +123,10 @@ static bool check(const struct tokenizer *t, const struct json_tape *texts,
         token_list_fini(&special);
         return false;
     }
-    bool ok = ids_equal(j, json_tape_get(j, row, "ids"), &ids, "ids");
-    ok &= ids_equal(j, json_tape_get(j, row, "special"), &special, "special");
-    ok &= decodes(t, &ids, false, j, json_tape_get(j, row, "text"), "text");
-    ok &= decodes(t, &ids, true, j, json_tape_get(j, row, "plain"), "plain");
+    bool ok = ids_equal(json_get(row, "ids"), &ids, "ids");
+    ok &= ids_equal(json_get(row, "special"), &special, "special");
+    ok &= decodes(t, &ids, false, json_get(row, "text"), "text");
+    ok &= decodes(t, &ids, true, json_get(row, "plain"), "plain");
     token_list_fini(&ids);
     token_list_fini(&special);
     return ok;
@@ -153,26 +149,26 @@ int main(int argc, char **argv)
         die(argv[1], e.message);
     document_open(&rows, argv[2]);
     document_open(&texts, argv[3]);
-    const struct json_node *list = json_tape_get(&rows.j, rows.j.node, "rows");
-    const struct json_node *text = json_tape_first(&texts.j, texts.j.node);
-    if (list == NULL || list->kind != TAPE_ARRAY || texts.j.node->kind != TAPE_ARRAY ||
-        list->n != texts.j.node->n)
+    const struct json *list = json_get(rows.doc.value, "rows");
+    const struct json *text = json_first(texts.doc.value);
+    if (list == NULL || list->kind != JSON_ARRAY || texts.doc.value->kind != JSON_ARRAY ||
+        list->n != texts.doc.value->n)
         die(argv[2], "\"rows\" must be a list as long as TEXTS.json");
-    const struct json_node *row = json_tape_first(&rows.j, list);
+    const struct json *row = json_first(list);
     unsigned passed = 0, failed = 0;
     for (uint32_t i = 0; i < list->n; i++) {
-        if (check(t, &texts.j, text, &rows.j, row)) {
+        if (check(t, text, row)) {
             passed++;
         } else {
-            printf("  text %u: \"%.*s\"\n", i, (int)text->n, json_tape_str(&texts.j, text));
+            printf("  text %u: \"%.*s\"\n", i, (int)text->n, text->u.string);
             failed++;
         }
-        row = json_tape_after(&rows.j, row);
-        text = json_tape_after(&texts.j, text);
+        row = json_next(row);
+        text = json_next(text);
     }
     printf("%u passed, %u failed\n", passed, failed);
-    json_tape_fini(&rows.j);
-    json_tape_fini(&texts.j);
+    json_doc_fini(&rows.doc);
+    json_doc_fini(&texts.doc);
     free(rows.text);
     free(texts.text);
     tokenizer_close(t);

@@ -65,6 +65,46 @@ TEST(requests)
     }
 }
 
+/* A document of many values with an object whose keys are hashed. */
+static enum err_code parse_document(const char *text, size_t n, bool in_place, struct err *e)
+{
+    static char own[4096];
+    struct json_doc doc;
+    memcpy(own, text, n);
+    enum err_code rc = in_place ? json_parse_in_place(&doc, "file", own, n, 0, e)
+                                : json_parse_named(&doc, "file", own, n, 0, e);
+    if (rc == ERR_OK)
+        json_doc_fini(&doc);
+    return rc;
+}
+
+TEST(documents)
+{
+    static char text[4096];
+    size_t n = 0;
+    text[n++] = '[';
+    for (int i = 0; i < 200; i++)
+        n += (size_t)sprintf(text + n, "%d,", i);
+    for (int i = 0; i < 40; i++)
+        n += (size_t)sprintf(text + n, "%c\"k%d\":{}", i == 0 ? '{' : ',', i);
+    n += (size_t)sprintf(text + n, "}]");
+    for (int in_place = 0; in_place < 2; in_place++)
+        for (int64_t at = 0;; at++) {
+            struct err e;
+            alloc_fail_at(at, false);
+            enum err_code rc = parse_document(text, n, in_place, &e);
+            bool fired = alloc_fail_fired();
+            alloc_fail_at(-1, false);
+            if (!fired) {
+                assert_ok(rc, e);
+                assert_true(at >= 3 - in_place);
+                break;
+            }
+            assert_int_equal(rc, ERR_NOMEM);
+            assert_int_equal(e.code, ERR_NOMEM);
+        }
+}
+
 static enum err_code write_stream(struct err *e)
 {
     const struct oai_identity id = { OAI_CHAT, "chatcmpl-1", "m", 1 };
@@ -121,6 +161,6 @@ int main(void)
 {
     cJSON_Hooks hooks = { hooked_malloc, hooked_free };
     cJSON_InitHooks(&hooks);
-    const struct CMUnitTest tests[] = { RUN(requests), RUN(streams), RUN(metrics) };
+    const struct CMUnitTest tests[] = { RUN(requests), RUN(documents), RUN(streams), RUN(metrics) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

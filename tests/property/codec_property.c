@@ -123,6 +123,39 @@ TEST(numbers_read_back)
     buf_fini(&o);
 }
 
+/* Both ways of reading give one document. */
+TEST(in_place_reads_as_a_copy_does)
+{
+    struct rng r = { 15 };
+    for (uint32_t i = 0; i < rounds(2000); i++) {
+        struct buf text = { 0 }, copied = { 0 }, placed = { 0 };
+        BUF_LIT(&text, "[");
+        for (uint32_t k = rng_below(&r, 6); k > 0; k--) {
+            char s[100];
+            size_t n = random_text(&r, s, 1 + rng_below(&r, 99), false);
+            json_put_string(&text, s, n);
+            BUF_LIT(&text, ",");
+            for (uint32_t d = 1 + rng_below(&r, 30); d > 0; d--)
+                BUF_LIT(&text, "7");
+            BUF_LIT(&text, ",");
+        }
+        BUF_LIT(&text, "null]");
+        struct json_doc doc;
+        struct err e;
+        assert_ok(json_parse(&doc, text.p, text.n, 0, &e), e);
+        json_put_value(&copied, doc.value);
+        json_doc_fini(&doc);
+        assert_ok(json_parse_in_place(&doc, "text", text.p, text.n, 0, &e), e);
+        json_put_value(&placed, doc.value);
+        json_doc_fini(&doc);
+        assert_int_equal(copied.n, placed.n);
+        assert_memory_equal(copied.p, placed.p, placed.n);
+        buf_fini(&text);
+        buf_fini(&copied);
+        buf_fini(&placed);
+    }
+}
+
 TEST(integers_read_back)
 {
     struct rng r = { 13 };
@@ -214,8 +247,8 @@ TEST(deltas_join_to_the_text)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(escaped_strings_read_back), RUN(numbers_read_back),       RUN(integers_read_back),
-        RUN(every_cut_is_refused),      RUN(deltas_join_to_the_text),
+        RUN(escaped_strings_read_back),     RUN(numbers_read_back),    RUN(integers_read_back),
+        RUN(in_place_reads_as_a_copy_does), RUN(every_cut_is_refused), RUN(deltas_join_to_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,6 +216,73 @@ TEST(duplicate_keys_are_refused)
     }
 }
 
+/* The reader's hash of a key of eight bytes is (8 ^ key) * factor, folded: these
+ * keys all fold to zero. */
+TEST(keys_chosen_to_collide_are_told_apart)
+{
+    enum { KEYS = 2000 };
+    uint64_t factor = UINT64_C(0x9e3779b97f4a7c15), inverse = 1;
+    for (int i = 0; i < 6; i++)
+        inverse *= 2 - factor * inverse;
+    assert_true(factor * inverse == 1);
+    char *text = malloc(KEYS * 16);
+    size_t n = 0;
+    uint32_t found = 0;
+    text[n++] = '{';
+    for (uint64_t v = 1; found < KEYS; v++) {
+        uint64_t key = ((v << 32 | v) * inverse) ^ 8;
+        char byte[8];
+        bool plain = true;
+        memcpy(byte, &key, 8);
+        for (int i = 0; i < 8; i++)
+            plain = plain && byte[i] > ' ' && byte[i] < 0x7f && byte[i] != '"' && byte[i] != '\\';
+        if (!plain)
+            continue;
+        n += (size_t)sprintf(text + n, "%s\"%.8s\":1", found++ > 0 ? "," : "", byte);
+    }
+    text[n++] = '}';
+    struct json_doc doc = parsed(text, n);
+    assert_int_equal(doc.value->n, KEYS);
+    json_doc_fini(&doc);
+    memcpy(text + 2, text + n - 12, 8); /* the first is the last */
+    struct err e;
+    assert_contains(refused(&e, text, n), "twice in one object");
+    free(text);
+}
+
+TEST(in_place_is_the_same_without_a_copy)
+{
+    static const char text[] =
+        "{\"a\\u0041\":[\"\",\"x\\ty\",12345678901234567890123,-1.5],\"\":\"z\"}";
+    char own[sizeof text];
+    memcpy(own, text, sizeof text);
+    struct json_doc doc;
+    struct err e;
+    assert_ok(json_parse_in_place(&doc, "file", own, sizeof text - 1, 0, &e), e);
+    assert_null(doc.strings);
+    const struct json *list = json_get(doc.value, "aA");
+    assert_int_equal(list->n, 4);
+    const struct json *v = json_next(json_first(list));
+    assert_string_equal(v->u.string, "x\ty");
+    assert_true(v->u.string > own && v->u.string < own + sizeof own);
+    v = json_next(v);
+    assert_int_equal(v->kind, JSON_BIGINT);
+    assert_memory_equal(v->u.digits, "12345678901234567890123", v->n);
+    struct buf o = { 0 };
+    json_put_value(&o, doc.value);
+    static const char again[] = "{\"aA\":[\"\",\"x\\ty\",12345678901234567890123,-1.5],\"\":\"z\"}";
+    assert_int_equal(o.n, sizeof again - 1);
+    assert_memory_equal(o.p, again, o.n);
+    buf_fini(&o);
+    json_doc_fini(&doc);
+    char bad[] = "{\"k\":[1,}";
+    assert_int_equal(json_parse_in_place(&doc, "file.json", bad, sizeof bad - 1, 0, &e),
+                     ERR_INVALID);
+    assert_string_equal(e.message,
+                        "k: file.json is not valid JSON: byte 8: found '}', expected a value");
+    assert_null(doc.value);
+}
+
 TEST(numbers_keep_their_value)
 {
     static const struct {
@@ -226,9 +293,9 @@ TEST(numbers_keep_their_value)
     } rows[] = {
         { "9223372036854775807", JSON_INT, INT64_MAX, 0 },
         { "-9223372036854775808", JSON_INT, INT64_MIN, 0 },
-        { "9223372036854775808", JSON_REAL, 0, 9223372036854775808.0 },
-        { "-9223372036854775809", JSON_REAL, 0, -9223372036854775809.0 },
-        { "18446744073709551616", JSON_REAL, 0, 18446744073709551616.0 },
+        { "9223372036854775808", JSON_BIGINT, 0, 9223372036854775808.0 },
+        { "-9223372036854775809", JSON_BIGINT, 0, -9223372036854775809.0 },
+        { "18446744073709551616", JSON_BIGINT, 0, 18446744073709551616.0 },
         { "00", JSON_NULL, 0, 0 },
         { "1.0", JSON_REAL, 0, 1 },
         { "0.1", JSON_REAL, 0, 0.1 },
@@ -236,7 +303,7 @@ TEST(numbers_keep_their_value)
         { "1e-400", JSON_REAL, 0, 0 },
         { "4.9e-324", JSON_REAL, 0, 4.9e-324 },
         { "1.7976931348623157e308", JSON_REAL, 0, DBL_MAX },
-        { "123456789012345678901234567890", JSON_REAL, 0, 123456789012345678901234567890.0 },
+        { "123456789012345678901234567890", JSON_BIGINT, 0, 123456789012345678901234567890.0 },
         { "0.30000000000000004", JSON_REAL, 0, 0.30000000000000004 },
         { "9007199254740993e0", JSON_REAL, 0, 9007199254740992.0 },
     };
@@ -250,8 +317,14 @@ TEST(numbers_keep_their_value)
         assert_int_equal(doc.value->kind, rows[i].kind);
         if (rows[i].kind == JSON_INT)
             assert_true(doc.value->u.integer == rows[i].integer);
-        else
-            assert_memory_equal(&doc.value->u.real, &rows[i].real, sizeof(double));
+        else {
+            double v = json_number(doc.value);
+            assert_memory_equal(&v, &rows[i].real, sizeof(double));
+        }
+        if (rows[i].kind == JSON_BIGINT) { /* digit by digit */
+            assert_int_equal(doc.value->n, strlen(rows[i].text));
+            assert_memory_equal(doc.value->u.digits, rows[i].text, doc.value->n);
+        }
         json_doc_fini(&doc);
     }
 }
@@ -262,11 +335,11 @@ TEST(spans_lead_from_value_to_value)
     struct json_doc doc = parsed(text, sizeof text - 1);
     const struct json *a = json_get(doc.value, "a"), *b = json_get(doc.value, "b");
     assert_int_equal(a->n, 3);
-    assert_int_equal(a->span, 8);
+    assert_int_equal(json_span(a), 8);
     const struct json *last = json_next(json_next(json_first(a)));
     assert_int_equal(last->u.integer, 4);
     assert_true(json_string_is(b, "s"));
-    assert_int_equal(doc.value->span, 12);
+    assert_int_equal(json_span(doc.value), 12);
     json_doc_fini(&doc);
 }
 
@@ -504,6 +577,8 @@ int main(void)
         RUN(strings_keep_nul_and_pairs),
         RUN(lone_surrogates_and_bad_bytes_are_refused),
         RUN(duplicate_keys_are_refused),
+        RUN(keys_chosen_to_collide_are_told_apart),
+        RUN(in_place_is_the_same_without_a_copy),
         RUN(numbers_keep_their_value),
         RUN(spans_lead_from_value_to_value),
         RUN(hostile_nesting_is_refused_at_once),

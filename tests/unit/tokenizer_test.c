@@ -279,8 +279,10 @@ TEST(broken_files_are_refused_by_name)
 {
     assert_refused("", "byte 0");
     assert_refused("[1, 2", "byte 5");
-    assert_refused("{\"a\":1,}", "name expected");
-    assert_refused("{} x", "after the document");
+    assert_refused("{\"a\":1,}", "byte 7: found '}', expected a key");
+    assert_refused("{} x", "byte 3: found 'x', expected nothing after the value");
+    assert_refused("\xef\xbb\xbf{}", "byte 0: found byte 0xef, expected a value");
+    assert_refused("{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"\\u0061\":2}}}", "key \"a\" twice");
     assert_refused("\"\\ud800\"", "surrogate");
     assert_refused("\"\xff\"", "UTF-8");
     assert_refused("[1]", "an object expected");
@@ -319,7 +321,7 @@ TEST(deep_nesting_is_refused)
     char deep[4096];
     memset(deep, '[', sizeof(deep) - 1);
     deep[sizeof(deep) - 1] = '\0';
-    assert_refused(deep, "nested too deep");
+    assert_refused(deep, "byte 128: nested deeper than 128");
 }
 
 TEST(a_missing_file_is_said_to_be_missing)
