@@ -15,9 +15,49 @@ FAULTS = {
 }
 
 
-def run(root):
-    done = subprocess.run([sys.executable, CHECK, root], capture_output=True, text=True)
+# Files of the room proto/plan, as its library: a name without the room's prefix, and
+# two files that call each other through a third.
+SOUND = {"a": "int kv_b(void);\nint kv_a(void) { return kv_b(); }\n",
+         "b": "int printf(const char *, ...);\nint kv_b(void) { return printf(\"\"); }\n",
+         "c": "int kv_a(void);\nint kv_c(void) { return kv_a(); }\n"}
+LIBRARY_FAULTS = [
+    ("a", SOUND["a"] + "int pool_of(void) { return 1; }\n", "proto/plan/a.c: exports pool_of"),
+    ("a", SOUND["a"] + "int of_pool = 1;\n", "proto/plan/a.c: exports of_pool"),
+    ("b", "int kv_c(void);\nint kv_b(void) { return kv_c(); }\n",
+     "proto/plan: circle of files: a.c, b.c, c.c"),
+]
+
+
+def run(*words):
+    done = subprocess.run([sys.executable, CHECK, *words], capture_output=True, text=True)
     return done.returncode, done.stdout
+
+
+def build(root, files):
+    """The library of these sources at root/proto/plan/libproto_plan.a."""
+    folder = root / "proto/plan"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f"{name}.c").write_text(text)
+        subprocess.run(["cc", "-c", f"{name}.c", "-o", f"{name}.c.o"], cwd=folder, check=True)
+    library = folder / "libproto_plan.a"
+    library.unlink(missing_ok=True)
+    subprocess.run(["ar", "rc", library.name] + [f"{name}.c.o" for name in files], cwd=folder,
+                   check=True)
+
+
+def check_libraries():
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        code, out = run("--symbols", root)
+        assert code == 1 and "no room's library" in out, out
+        build(root, SOUND)
+        code, out = run("--symbols", root)
+        assert code == 0 and out == "0 findings\n", out
+        for file, text, expected in LIBRARY_FAULTS:
+            build(root, {**SOUND, file: text})
+            code, out = run("--symbols", root)
+            assert code == 1 and expected in out, (expected, out)
 
 
 with tempfile.TemporaryDirectory() as name:
@@ -31,4 +71,5 @@ with tempfile.TemporaryDirectory() as name:
         code, out = run(root)
         assert code == 1 and expected in out and path in out, (path, out)
         (root / path).unlink()
+check_libraries()
 print("all kinds of fault found")
