@@ -35,18 +35,18 @@ static enum err_code open_cpu(struct ops *ops, const struct model_options *opt, 
     return rc ? rc : ops_cpu_open(ops, type, opt->n_threads, e);
 }
 
-/* The plugin beside the running program, or one folder above it. */
+/* The plugin beside the running program, one folder above it (tests), or where
+ * `cmake --install` puts it. */
 static void find_plugin(char *path, size_t cap)
 {
+    static const char *const folders[] = { ".", "..", "../lib/quire" };
     char program[3072];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     program[n > 0 ? n : 0] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(program, '/');
-        if (slash == NULL)
-            break;
+    char *slash = strrchr(program, '/');
+    for (size_t i = 0; slash && i < sizeof folders / sizeof *folders; i++) {
         *slash = '\0';
-        snprintf(path, cap, "%s/%s", program, plugin_name);
+        snprintf(path, cap, "%s/%s/%s", program, folders[i], plugin_name);
         if (access(path, F_OK) == 0)
             return;
     }

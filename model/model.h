@@ -26,8 +26,8 @@ struct model_options {
     uint32_t block_tokens;  /* 16..256, power of two                        */
     uint32_t max_model_len; /* 0: the model's own                           */
     uint32_t n_threads;     /* CPU compute threads; 0: physical cores       */
-    const char *plugin;     /* quire_cuda.so; NULL: beside the program, or one
-                             * folder above it                              */
+    const char *plugin;     /* quire_cuda.so; NULL: beside the program, one folder
+                             * above it, or in ../lib/quire from there      */
 };
 
 struct model_limits {

@@ -6,4 +6,16 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZE STREQUAL "thread")
     --symbols ${CMAKE_BINARY_DIR})
   add_test(NAME check_tree_sees_faults
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/check_tree_test.py)
+  get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
+  quire_add_test(format 300 tree ${CMAKE_SOURCE_DIR}/tests/check_format)
+  set_tests_properties(format.${preset} PROPERTIES SKIP_RETURN_CODE 77)
+  quire_add_test(closing_lines_test "" unit
+    ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/closing_lines_test.py)
+endif()
+
+# What `cmake --install` puts where, and that it runs from there.
+quire_runs_here(runs release)
+if(TARGET quired AND runs AND NOT QUIRE_SANITIZE)
+  quire_add_test(install_test "" release ${CMAKE_SOURCE_DIR}/tests/e2e/install_test
+    ${CMAKE_BINARY_DIR} ${PROJECT_VERSION})
 endif()
