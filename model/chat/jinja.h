@@ -44,6 +44,7 @@ enum jinja_kind {
     JV_NONE,
     JV_BOOL,
     JV_INT,
+    JV_BIGINT, /* an int of more than 64 bits: u.str, its digits */
     JV_FLOAT,
     JV_STRING,
     JV_LIST,
@@ -275,6 +276,8 @@ struct jinja_value jinja_undefined(const struct jinja_str *name);
 struct jinja_value jinja_none(void);
 struct jinja_value jinja_bool(bool v);
 struct jinja_value jinja_int(int64_t v);
+/* An int beyond 64 bits by its decimal digits (borrowed for the render), without leading zeros. */
+struct jinja_value jinja_bigint(struct jinja *j, const char *digits, size_t n);
 struct jinja_value jinja_float(double v);
 struct jinja_value jinja_string(struct jinja *j, const char *p, size_t n);
 struct jinja_value jinja_cstring(struct jinja *j, const char *s);
@@ -304,7 +307,7 @@ bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_
 const char *jinja_type_name(struct jinja_value v);
 static inline bool jinja_is_number(struct jinja_value v)
 {
-    return v.kind == JV_BOOL || v.kind == JV_INT || v.kind == JV_FLOAT;
+    return v.kind == JV_BOOL || v.kind == JV_INT || v.kind == JV_BIGINT || v.kind == JV_FLOAT;
 }
 double jinja_number(struct jinja_value v);
 /* "'x' is undefined", as the reference words it. */
@@ -360,7 +363,7 @@ struct jinja_value jinja_recase(struct jinja *j, const struct jinja_str *s, enum
 /* Bytes of the white-space character at s[at], 0 when it is none. */
 size_t jinja_space_at(const struct jinja_str *s, size_t at);
 
-/* ---- filters, tests, globals: jinja_filter.c, jinja_test.c -------------------------- */
+/* ---- filters, tests, globals: jinja_filter.c, jinja_is.c ---------------------------- */
 
 /* The filter or test of that name, or NULL. args->value[0] is what it applies to. */
 jinja_function *jinja_find_filter(const struct jinja_str *name);

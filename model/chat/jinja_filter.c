@@ -302,13 +302,28 @@ static struct jinja_value f_tojson(struct jinja *j, const struct jinja_args *a)
 
 /* ---- filters of numbers --------------------------------------------------------------------- */
 
+/* The whole part of d; otherwise, when it has none. */
+static struct jinja_value int_of(struct jinja *j, double d, struct jinja_value otherwise)
+{
+    if (d >= -0x1p63 && d < 0x1p63)
+        return jinja_int((int64_t)d);
+    if (!isfinite(d))
+        return otherwise;
+    char text[400];
+    int n = snprintf(text, sizeof text, "%.0f", d);
+    char *digits = jinja_alloc(j, (size_t)n);
+    return jinja_bigint(j, memcpy(digits, text, (size_t)n), (size_t)n);
+}
+
 static struct jinja_value f_int(struct jinja *j, const struct jinja_args *a)
 {
     struct jinja_value v = a->value[0], otherwise = jinja_int(0);
     jinja_arg(a, 1, "default", &otherwise);
     int64_t base = jinja_arg_int(j, a, 2, "base", 10);
     if (v.kind == JV_FLOAT)
-        return fabs(v.u.real) < 9e18 ? jinja_int((int64_t)v.u.real) : otherwise;
+        return int_of(j, v.u.real, otherwise);
+    if (v.kind == JV_BIGINT)
+        return v;
     if (v.kind == JV_INT || v.kind == JV_BOOL)
         return jinja_int(v.kind == JV_INT ? v.u.integer : v.u.boolean);
     if (v.kind != JV_STRING || v.u.str->n > 60)

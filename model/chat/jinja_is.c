@@ -57,7 +57,7 @@ static bool t_number(struct jinja *j, const struct jinja_args *a)
 static bool t_integer(struct jinja *j, const struct jinja_args *a)
 {
     (void)j;
-    return a->value[0].kind == JV_INT;
+    return a->value[0].kind == JV_INT || a->value[0].kind == JV_BIGINT;
 }
 
 static bool t_float(struct jinja *j, const struct jinja_args *a)

@@ -134,6 +134,9 @@ void jinja_repr(struct jinja_buf *b, struct jinja_value v)
         snprintf(number, sizeof number, "%lld", (long long)v.u.integer);
         jinja_buf_cstr(b, number);
         break;
+    case JV_BIGINT:
+        jinja_buf_str(b, v.u.str);
+        break;
     case JV_FLOAT:
         float_text(b, v.u.real, python_special);
         break;
@@ -269,6 +272,7 @@ static void json_value(struct jinja_buf *b, struct jinja_value v,
         jinja_buf_cstr(b, v.u.boolean ? "true" : "false");
         break;
     case JV_INT:
+    case JV_BIGINT:
         jinja_repr(b, v);
         break;
     case JV_FLOAT:
@@ -356,10 +360,34 @@ static struct spec parse_spec(struct jinja *j, const char *p, size_t n)
     return s;
 }
 
+/* Decimal digits of |v|, a JV_BIGINT. */
+static void bigint_text(struct jinja *j, char *out, size_t cap, struct jinja_value v,
+                        const struct spec *s)
+{
+    const char *p = v.u.str->p;
+    size_t n = v.u.str->n, k = 0;
+    if (*p == '-') {
+        p++;
+        n--;
+    }
+    if ((s->type != 0 && s->type != 'd') || n + n / 3 >= cap)
+        jinja_fail(j, "format: '%c' cannot show an int of %zu digits", s->type, n);
+    for (size_t i = 0; i < n; i++) {
+        if (s->comma && i > 0 && (n - i) % 3 == 0)
+            out[k++] = ',';
+        out[k++] = p[i];
+    }
+    out[k] = '\0';
+}
+
 /* Digits of |v| in the spec's type. */
 static void number_text(struct jinja *j, char *out, size_t cap, struct jinja_value v,
                         const struct spec *s)
 {
+    if (v.kind == JV_BIGINT && (s->type == 0 || strchr("dxXob", s->type) != NULL)) {
+        bigint_text(j, out, cap, v, s);
+        return;
+    }
     if (v.kind != JV_FLOAT && (s->type == 0 || strchr("dxXob", s->type) != NULL)) {
         int64_t i = v.kind == JV_INT ? v.u.integer : v.u.boolean;
         uint64_t u = i < 0 ? -(uint64_t)i : (uint64_t)i;

@@ -116,6 +116,13 @@ struct jinja_value jinja_string(struct jinja *j, const char *p, size_t n)
     return (struct jinja_value){ .kind = JV_STRING, .u.str = s };
 }
 
+struct jinja_value jinja_bigint(struct jinja *j, const char *digits, size_t n)
+{
+    struct jinja_value v = jinja_string(j, digits, n);
+    v.kind = JV_BIGINT;
+    return v;
+}
+
 struct jinja_value jinja_cstring(struct jinja *j, const char *s)
 {
     return jinja_string(j, s, strlen(s));
@@ -169,6 +176,7 @@ static uint64_t hash_value(struct jinja *j, struct jinja_value v)
         return h;
     case JV_BOOL:
     case JV_INT:
+    case JV_BIGINT:
     case JV_FLOAT: {
         double d = jinja_number(v) + 0.0;
         uint64_t bits;
@@ -300,7 +308,18 @@ bool jinja_truth(struct jinja_value v)
 
 double jinja_number(struct jinja_value v)
 {
-    return v.kind == JV_FLOAT ? v.u.real : v.kind == JV_INT ? (double)v.u.integer : v.u.boolean;
+    char text[512]; /* more digits than a double's range has */
+    switch (v.kind) {
+    case JV_FLOAT:
+        return v.u.real;
+    case JV_INT:
+        return (double)v.u.integer;
+    case JV_BIGINT:
+        snprintf(text, sizeof text, "%.*s", (int)v.u.str->n, v.u.str->p);
+        return strtod(text, NULL);
+    default:
+        return v.u.boolean;
+    }
 }
 
 static int64_t as_integer(struct jinja_value v)
@@ -308,13 +327,39 @@ static int64_t as_integer(struct jinja_value v)
     return v.kind == JV_INT ? v.u.integer : v.u.boolean;
 }
 
+/* Order of two ints of which one, or both, is a JV_BIGINT. */
+static int compare_bigints(struct jinja_value a, struct jinja_value b)
+{
+    bool big_a = a.kind == JV_BIGINT, big_b = b.kind == JV_BIGINT;
+    int sign_a = !big_a ? 0 : a.u.str->p[0] == '-' ? -1 : 1;
+    int sign_b = !big_b ? 0 : b.u.str->p[0] == '-' ? -1 : 1;
+    if (sign_a != sign_b)
+        return sign_a < sign_b ? -1 : 1;
+    if (a.u.str->n != b.u.str->n)
+        return a.u.str->n < b.u.str->n ? -sign_a : sign_a;
+    return sign_a * memcmp(a.u.str->p, b.u.str->p, a.u.str->n);
+}
+
+/* Order of two numbers. */
+static int compare_numbers(struct jinja_value a, struct jinja_value b)
+{
+    if (a.kind == JV_FLOAT || b.kind == JV_FLOAT) {
+        double x = jinja_number(a), y = jinja_number(b);
+        return (x > y) - (x < y);
+    }
+    if (a.kind == JV_BIGINT || b.kind == JV_BIGINT)
+        return compare_bigints(a, b);
+    int64_t x = as_integer(a), y = as_integer(b);
+    return (x > y) - (x < y);
+}
+
 bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     jinja_step(j, 1);
     if (jinja_is_number(a) && jinja_is_number(b)) {
-        if (a.kind != JV_FLOAT && b.kind != JV_FLOAT)
-            return as_integer(a) == as_integer(b);
-        return jinja_number(a) == jinja_number(b);
+        if (a.kind == JV_FLOAT || b.kind == JV_FLOAT)
+            return jinja_number(a) == jinja_number(b);
+        return compare_numbers(a, b) == 0;
     }
     if (a.kind != b.kind)
         return false;
@@ -351,14 +396,8 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
 int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     jinja_step(j, 1);
-    if (jinja_is_number(a) && jinja_is_number(b)) {
-        if (a.kind != JV_FLOAT && b.kind != JV_FLOAT) {
-            int64_t x = as_integer(a), y = as_integer(b);
-            return (x > y) - (x < y);
-        }
-        double x = jinja_number(a), y = jinja_number(b);
-        return (x > y) - (x < y);
-    }
+    if (jinja_is_number(a) && jinja_is_number(b))
+        return compare_numbers(a, b);
     if (a.kind == JV_STRING && b.kind == JV_STRING) {
         size_t n = a.u.str->n < b.u.str->n ? a.u.str->n : b.u.str->n;
         int c = n == 0 ? 0 : memcmp(a.u.str->p, b.u.str->p, n);
@@ -403,19 +442,13 @@ bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_
 const char *jinja_type_name(struct jinja_value v)
 {
     static const char *const name[] = {
-        [JV_UNDEFINED] = "undefined",
-        [JV_NONE] = "NoneType",
-        [JV_BOOL] = "bool",
-        [JV_INT] = "int",
-        [JV_FLOAT] = "float",
-        [JV_STRING] = "str",
-        [JV_LIST] = "list",
-        [JV_TUPLE] = "tuple",
-        [JV_MAP] = "dict",
-        [JV_NAMESPACE] = "Namespace",
-        [JV_MACRO] = "Macro",
-        [JV_FUNCTION] = "function",
-        [JV_METHOD] = "method",
+        [JV_UNDEFINED] = "undefined", [JV_NONE] = "NoneType",
+        [JV_BOOL] = "bool",           [JV_INT] = "int",
+        [JV_BIGINT] = "int",          [JV_FLOAT] = "float",
+        [JV_STRING] = "str",          [JV_LIST] = "list",
+        [JV_TUPLE] = "tuple",         [JV_MAP] = "dict",
+        [JV_NAMESPACE] = "Namespace", [JV_MACRO] = "Macro",
+        [JV_FUNCTION] = "function",   [JV_METHOD] = "method",
         [JV_LOOP] = "LoopContext",
     };
     return name[v.kind];
@@ -744,6 +777,8 @@ struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_
     if (jinja_is_number(a) && jinja_is_number(b)) {
         if (op == JO_DIV || a.kind == JV_FLOAT || b.kind == JV_FLOAT)
             return reals(j, op, jinja_number(a), jinja_number(b));
+        if (a.kind == JV_BIGINT || b.kind == JV_BIGINT)
+            jinja_fail(j, "int operand of '%s' is out of range", op_text(op));
         return integers(j, op, as_integer(a), as_integer(b));
     }
     if (op == JO_ADD && a.kind == b.kind && (a.kind == JV_LIST || a.kind == JV_TUPLE)) {

@@ -1,4 +1,4 @@
-/* template.c: see chat_template.h.  Turns cJSON into the interpreter's
+/* template.c: see template.h.  Turns JSON values into the interpreter's
  * values, marking what clients wrote, and the rendered text back into bytes and
  * spans.
  *
@@ -7,12 +7,11 @@
  * identifiers, since templates build control tokens from them. */
 #include "model/chat/template.h"
 
-#include <cjson/cJSON.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/chat/jinja.h"
+#include "proto/text/json.h"
 
 struct chat_template {
     struct jinja_arena arena;
@@ -67,66 +66,85 @@ void chat_template_free(struct chat_template *t)
     free(t);
 }
 
-/* ---- cJSON to values ------------------------------------------------------------------ */
+/* ---- JSON to values ------------------------------------------------------------------- */
 
-static bool is_identifier(const char *s)
+static bool is_identifier(const struct json *v)
 {
-    size_t n = 0;
-    for (; s[n] != '\0'; n++) {
-        char c = s[n];
+    if (v->kind != JSON_STRING || v->n == 0 || v->n > 64)
+        return false;
+    for (uint32_t i = 0; i < v->n; i++) {
+        char c = v->u.string[i];
         if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-              c == '_' || c == '-') ||
-            n >= 64)
+              c == '_' || c == '-'))
             return false;
     }
-    return n > 0;
+    return true;
 }
 
-static struct jinja_value string_value(struct jinja *j, const char *s, bool user)
+/* Borrows the document's bytes. */
+static struct jinja_value string_value(struct jinja *j, const struct json *s, bool user)
 {
-    struct jinja_value v = jinja_cstring(j, s);
-    if (user && v.u.str->n > 0) {
-        uint8_t *marks = jinja_alloc(j, v.u.str->n);
-        memset(marks, 1, v.u.str->n);
+    struct jinja_value v = jinja_string(j, s->u.string, s->n);
+    if (user && s->n > 0) {
+        uint8_t *marks = jinja_alloc(j, s->n);
+        memset(marks, 1, s->n);
         v.u.str->user = marks;
     }
     return v;
 }
 
-/* The codec marks numbers that a double alone would misread (proto/text/json.h). */
-static struct jinja_value number_value(const cJSON *c)
+static struct jinja_value value_of(struct jinja *j, const struct json *c, bool user);
+
+static struct jinja_value map_of(struct jinja *j, const struct json *c, bool user)
 {
-    if (c->valuestring != NULL)
-        return strcmp(c->valuestring, "real") == 0 ? jinja_float(c->valuedouble)
-                                                   : jinja_int(strtoll(c->valuestring, NULL, 10));
-    if (c->valuedouble != floor(c->valuedouble) || fabs(c->valuedouble) >= 0x1p63)
-        return jinja_float(c->valuedouble);
-    return jinja_int((int64_t)c->valuedouble);
+    struct jinja_value v = jinja_map_new(j);
+    const struct json *key = json_first(c);
+    for (uint32_t i = 0; i < c->n; i++, key = json_next(key + 1)) {
+        bool plain =
+            (json_string_is(key, "role") || json_string_is(key, "type")) && is_identifier(key + 1);
+        jinja_map_put(j, v.u.map, string_value(j, key, user), value_of(j, key + 1, user && !plain));
+    }
+    return v;
 }
 
-static struct jinja_value value_of(struct jinja *j, const cJSON *c, bool user)
+static struct jinja_value list_of(struct jinja *j, const struct json *c, bool user)
+{
+    struct jinja_value v = jinja_list_new(j, JV_LIST);
+    const struct json *item = json_first(c);
+    for (uint32_t i = 0; i < c->n; i++, item = json_next(item))
+        jinja_list_add(j, v.u.list, value_of(j, item, user));
+    return v;
+}
+
+static struct jinja_value value_of(struct jinja *j, const struct json *c, bool user)
 {
     if (++j->depth > JINJA_MAX_DEPTH)
         jinja_fail(j, "messages are nested deeper than %d levels", JINJA_MAX_DEPTH);
     struct jinja_value v = jinja_none();
-    if (cJSON_IsString(c)) {
-        v = string_value(j, c->valuestring, user);
-    } else if (cJSON_IsBool(c)) {
-        v = jinja_bool(cJSON_IsTrue(c));
-    } else if (cJSON_IsNumber(c)) {
-        v = number_value(c);
-    } else if (cJSON_IsArray(c)) {
-        v = jinja_list_new(j, JV_LIST);
-        for (const cJSON *i = c->child; i != NULL; i = i->next)
-            jinja_list_add(j, v.u.list, value_of(j, i, user));
-    } else if (cJSON_IsObject(c)) {
-        v = jinja_map_new(j);
-        for (const cJSON *i = c->child; i != NULL; i = i->next) {
-            bool plain = cJSON_IsString(i) && is_identifier(i->valuestring) &&
-                         (strcmp(i->string, "role") == 0 || strcmp(i->string, "type") == 0);
-            jinja_map_put(j, v.u.map, string_value(j, i->string, user),
-                          value_of(j, i, user && !plain));
-        }
+    switch (c->kind) {
+    case JSON_NULL:
+        break;
+    case JSON_BOOL:
+        v = jinja_bool(c->u.boolean);
+        break;
+    case JSON_INT:
+        v = jinja_int(c->u.integer);
+        break;
+    case JSON_BIGINT:
+        v = jinja_bigint(j, c->u.digits, c->n);
+        break;
+    case JSON_REAL:
+        v = jinja_float(c->u.real);
+        break;
+    case JSON_STRING:
+        v = string_value(j, c, user);
+        break;
+    case JSON_ARRAY:
+        v = list_of(j, c, user);
+        break;
+    case JSON_OBJECT:
+        v = map_of(j, c, user);
+        break;
     }
     j->depth--;
     return v;
@@ -150,8 +168,9 @@ static void set_variables(struct jinja *j, const struct chat_input *in)
     set(j, "add_generation_prompt", jinja_bool(in->add_generation_prompt));
     if (in->kwargs == NULL)
         return;
-    for (const cJSON *i = in->kwargs->child; i != NULL; i = i->next)
-        set(j, i->string, value_of(j, i, true));
+    const struct json *key = json_first(in->kwargs);
+    for (uint32_t i = 0; i < in->kwargs->n; i++, key = json_next(key + 1))
+        set(j, key->u.string, value_of(j, key + 1, true));
 }
 
 /* Bytes and spans of user text out of the arena into the caller's memory. */

@@ -14,7 +14,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "proto/err.h"
 
-struct cJSON;
+struct json;
 struct chat_template;
 
 /* text is copied.  name appears in messages ("chat template"). */
@@ -23,10 +23,11 @@ MUST_USE enum err_code chat_template_parse(struct chat_template **out, const cha
 void chat_template_free(struct chat_template *t);
 
 struct chat_input {
-    const struct cJSON *messages;      /* array of objects; tool-call arguments objects */
-    const struct cJSON *tools;         /* array, or NULL: none                    */
-    const struct cJSON *documents;     /* array, or NULL: none                    */
-    const struct cJSON *kwargs;        /* object of further variables, or NULL    */
+    /* Borrowed for the render; strings without U+0000. */
+    const struct json *messages;       /* array of objects; tool-call arguments objects */
+    const struct json *tools;          /* array, or NULL: none                    */
+    const struct json *documents;      /* array, or NULL: none                    */
+    const struct json *kwargs;         /* object of further variables, or NULL    */
     const char *bos_token, *eos_token; /* "" when absent                      */
     bool add_generation_prompt;
     time_t now; /* strftime_now and date helpers, local    */

@@ -27,7 +27,7 @@ enum oai_rule_kind {
     RULE_SEED,   /* uint64_t, any int64 (negative ones wrap)                */
     RULE_FLOAT,  /* float in [lo, hi], or (lo, hi] when `above`             */
     RULE_TEXT,   /* struct oai_text of lo..hi bytes                         */
-    RULE_OBJECT, /* cJSON object                                            */
+    RULE_OBJECT, /* an object for the template, as it is                    */
     RULE_READER, /* `read` decides                                          */
     RULE_REFUSED /* known, not served: only null, false, "", 0 and [] pass  */
 };
@@ -57,6 +57,9 @@ MUST_USE enum err_code oai_apply_rule(struct oai_parse *p, const struct oai_rule
 enum err_code oai_wrong(struct err *e, const char *path, const struct json *v, const char *expected,
                         ...) PRINTF_LIKE(4, 5);
 
+/* Refuse U+0000 in any string or key of v, a value for the template at path. */
+MUST_USE enum err_code oai_check_text(const struct json *v, const char *path, struct err *e);
+
 /* Integer value of v: written as one, or a real without fraction (16.0). */
 bool oai_integer(const struct json *v, int64_t *out);
 
@@ -67,14 +70,14 @@ void *oai_array(struct oai_request *r, size_t n, size_t size, struct err *e);
 MUST_USE enum err_code oai_read_ids(struct oai_parse *p, const struct json *v, const char *path,
                                     const int32_t **out, uint32_t *n, struct err *e);
 
-/* openai_prompt.c */
+/* prompt.c */
 enum err_code oai_read_prompt(struct oai_parse *p, const struct json *v, struct err *e);
 enum err_code oai_read_tokens(struct oai_parse *p, const struct json *v, struct err *e);
 enum err_code oai_read_stop(struct oai_parse *p, const struct json *v, struct err *e);
 enum err_code oai_read_stop_ids(struct oai_parse *p, const struct json *v, struct err *e);
 enum err_code oai_read_bias(struct oai_parse *p, const struct json *v, struct err *e);
 
-/* openai_messages.c */
+/* messages.c */
 enum err_code oai_read_messages(struct oai_parse *p, const struct json *v, struct err *e);
 enum err_code oai_read_tools(struct oai_parse *p, const struct json *v, struct err *e);
 enum err_code oai_read_tool_choice(struct oai_parse *p, const struct json *v, struct err *e);

@@ -1,22 +1,24 @@
 /* messages.c: the fields that a chat template reads: messages, tools,
- * tool_choice, documents.  Checked on the parsed body, then turned into cJSON
- * in the form templates expect: text parts joined, tool-call arguments as
- * objects.  Any thread. */
-#include <cjson/cJSON.h>
+ * tool_choice, documents.  Checked on the parsed body and handed on as they
+ * lie there, but in the form templates expect: text parts joined, tool-call
+ * arguments as objects.  Any thread. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "proto/openai/fields.h"
 
-/* Put `item` (given) in the place of an object's member.  Some versions of the
- * library report success although they could not copy the key. */
-static enum err_code replace_member(cJSON *object, const char *key, cJSON *item, struct err *e)
+/* The messages of one body being read: what they have in common with the body is
+ * not copied, what the template wants otherwise is an edit. */
+struct settling {
+    struct oai_parse *p;
+    struct buf edits; /* of struct json_edit, in document order */
+};
+
+static enum err_code replace(struct settling *s, const struct json *at, const struct json *with,
+                             struct err *e)
 {
-    if (!cJSON_ReplaceItemInObjectCaseSensitive(object, key, item)) {
-        cJSON_Delete(item);
-        return err_nomem(e, key, sizeof *item);
-    }
-    return item->string == NULL ? err_nomem(e, key, strlen(key) + 1) : ERR_OK;
+    const struct json_edit edit = { at, with };
+    buf_put(&s->edits, (const char *)&edit, sizeof edit);
+    return buf_check(&s->edits, e);
 }
 
 /* ------------------------------------------------------------------ content */
@@ -65,45 +67,51 @@ static enum err_code check_content(const struct json *m, const struct json *role
     return ERR_OK;
 }
 
-static const char *part_text(const cJSON *part)
+static const struct json *part_text(const struct json *part)
 {
-    if (cJSON_IsString(part))
-        return part->valuestring;
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "text"));
+    return part->kind == JSON_STRING ? part : json_get(part, "text");
 }
 
 /* A message's list of parts becomes one string. */
-static enum err_code join_parts(cJSON *message, struct err *e)
+static enum err_code join_parts(struct settling *s, const struct json *m, struct err *e)
 {
-    cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");
-    if (!cJSON_IsArray(content))
+    const struct json *content = json_get(m, "content");
+    if (content == NULL || content->kind != JSON_ARRAY)
         return ERR_OK;
-    struct buf text = { 0 };
-    const cJSON *part;
-    cJSON_ArrayForEach(part, content)
-    {
-        const char *s = part_text(part);
-        if (part != content->child)
-            BUF_LIT(&text, "\n");
-        buf_put(&text, s, strlen(s));
+    size_t n = 0;
+    const struct json *part = json_first(content);
+    for (uint32_t i = 0; i < content->n; i++, part = json_next(part))
+        n += part_text(part)->n + (i > 0);
+    struct json *joined = oai_array(s->p->r, 1, sizeof *joined, e);
+    char *text = joined == NULL ? NULL : oai_array(s->p->r, n + 1, 1, e);
+    if (text == NULL)
+        return ERR_NOMEM;
+    *joined = (struct json){ .kind = JSON_STRING, .n = (uint32_t)n, .u.string = text };
+    part = json_first(content);
+    for (uint32_t i = 0; i < content->n; i++, part = json_next(part)) {
+        const struct json *t = part_text(part);
+        if (i > 0)
+            *text++ = '\n';
+        memcpy(text, t->u.string, t->n);
+        text += t->n;
     }
-    buf_put(&text, "", 1);
-    cJSON *joined = text.failed ? NULL : cJSON_CreateString(text.p);
-    buf_fini(&text);
-    if (joined == NULL)
-        return err_nomem(e, "message content", sizeof *joined);
-    return replace_member(message, "content", joined, e);
+    return replace(s, content, joined, e);
 }
 
 /* --------------------------------------------------------------- tool calls */
 
-/* Arguments arrive as JSON text in a string; templates want the object. */
-static enum err_code read_arguments(cJSON **out, const struct oai_parse *p, const struct json *v,
-                                    const char *path, struct err *e)
+/* Arguments arrive as JSON text in a string; templates want the object.  *out and
+ * its strings are the request's. */
+static enum err_code read_arguments(const struct json **out, const struct oai_parse *p,
+                                    const struct json *v, const char *path, struct err *e)
 {
     struct json_doc doc;
     struct err why;
-    enum err_code rc = json_parse(&doc, v->u.string, v->n, p->d->max_values, &why);
+    char *text = oai_array(p->r, v->n, 1, e);
+    if (text == NULL)
+        return ERR_NOMEM;
+    memcpy(text, v->u.string, v->n);
+    enum err_code rc = json_parse_in_place(&doc, "a text that", text, v->n, p->d->max_values, &why);
     if (rc == ERR_NOMEM)
         return err_nomem(e, "tool call arguments", v->n);
     if (rc)
@@ -112,34 +120,36 @@ static enum err_code read_arguments(cJSON **out, const struct oai_parse *p, cons
     if (doc.value->kind != JSON_OBJECT)
         rc = oai_wrong(e, path, doc.value, "a JSON object");
     else
-        rc = json_to_cjson(out, doc.value, path, e);
+        rc = oai_check_text(doc.value, path, e);
+    if (!rc) {
+        struct json *own = oai_array(p->r, json_span(doc.value), sizeof *own, e);
+        rc = own == NULL ? ERR_NOMEM : ERR_OK;
+        if (own != NULL)
+            *out = memcpy(own, doc.value, json_span(doc.value) * sizeof *own);
+    }
     json_doc_fini(&doc);
     return rc;
 }
 
-static enum err_code settle_arguments(cJSON *function, const struct oai_parse *p,
-                                      const struct json *v, const char *path, struct err *e)
+static enum err_code settle_arguments(struct settling *s, const struct json *v, const char *path,
+                                      struct err *e)
 {
-    cJSON *object = NULL;
+    static const struct json empty = { .kind = JSON_OBJECT, .u.span = 1 };
+    const struct json *object = &empty;
     if (v == NULL || v->kind == JSON_OBJECT)
         return ERR_OK;
     if (v->kind != JSON_NULL && v->kind != JSON_STRING)
         return oai_wrong(e, path, v, "a string of JSON or an object");
-    if (v->n == 0) /* null or "" */
-        object = cJSON_CreateObject();
-    else {
-        enum err_code rc = read_arguments(&object, p, v, path, e);
+    if (v->n > 0) { /* neither null nor "" */
+        enum err_code rc = read_arguments(&object, s->p, v, path, e);
         if (rc)
             return rc;
     }
-    if (object == NULL)
-        return err_nomem(e, "tool call arguments", sizeof *object);
-    return replace_member(function, "arguments", object, e);
+    return replace(s, v, object, e);
 }
 
-/* One call: v as it came, call its copy to be settled. */
-static enum err_code settle_call(cJSON *call, const struct oai_parse *p, const struct json *v,
-                                 const char *path, struct err *e)
+static enum err_code settle_call(struct settling *s, const struct json *v, const char *path,
+                                 struct err *e)
 {
     char sub[OAI_PATH_BYTES + 24];
     if (v->kind != JSON_OBJECT)
@@ -153,12 +163,11 @@ static enum err_code settle_call(cJSON *call, const struct oai_parse *p, const s
     if (name == NULL || name->kind != JSON_STRING)
         return oai_wrong(e, sub, name, "a string");
     snprintf(sub, sizeof sub, "%s.function.arguments", path);
-    return settle_arguments(cJSON_GetObjectItemCaseSensitive(call, "function"), p,
-                            json_get(function, "arguments"), sub, e);
+    return settle_arguments(s, json_get(function, "arguments"), sub, e);
 }
 
-static enum err_code settle_calls(cJSON *message, const struct oai_parse *p, const struct json *m,
-                                  uint32_t i, struct err *e)
+static enum err_code settle_calls(struct settling *s, const struct json *m, uint32_t i,
+                                  struct err *e)
 {
     char path[OAI_PATH_BYTES];
     const struct json *calls = json_get(m, "tool_calls");
@@ -167,11 +176,10 @@ static enum err_code settle_calls(cJSON *message, const struct oai_parse *p, con
     snprintf(path, sizeof path, "messages[%u].tool_calls", i);
     if (calls->kind != JSON_ARRAY)
         return oai_wrong(e, path, calls, "a list");
-    cJSON *call = cJSON_GetObjectItemCaseSensitive(message, "tool_calls")->child;
     const struct json *c = json_first(calls);
-    for (uint32_t k = 0; k < calls->n; k++, c = json_next(c), call = call->next) {
+    for (uint32_t k = 0; k < calls->n; k++, c = json_next(c)) {
         snprintf(path, sizeof path, "messages[%u].tool_calls[%u]", i, k);
-        enum err_code rc = settle_call(call, p, c, path, e);
+        enum err_code rc = settle_call(s, c, path, e);
         if (rc)
             return rc;
     }
@@ -180,29 +188,53 @@ static enum err_code settle_calls(cJSON *message, const struct oai_parse *p, con
 
 /* ----------------------------------------------------------------- messages */
 
-static enum err_code read_message(cJSON **out, const struct oai_parse *p, const struct json *m,
-                                  uint32_t i, struct err *e)
+static enum err_code read_message(struct settling *s, const struct json *m, uint32_t i,
+                                  struct err *e)
 {
     char path[OAI_PATH_BYTES];
     snprintf(path, sizeof path, "messages[%u]", i);
     if (m->kind != JSON_OBJECT)
         return oai_wrong(e, path, m, "an object with role and content");
-    const struct json *role = json_get(m, "role");
+    const struct json *role = json_get(m, "role"), *calls = json_get(m, "tool_calls");
     if (role == NULL || role->kind != JSON_STRING || role->n == 0 || role->n > 64) {
         snprintf(path, sizeof path, "messages[%u].role", i);
         return oai_wrong(e, path, role, "a name such as \"user\"");
     }
     enum err_code rc = check_content(m, role, i, e);
     if (!rc)
-        rc = json_to_cjson(out, m, path, e);
+        rc = oai_check_text(m, path, e);
     if (rc)
         return rc;
-    rc = settle_calls(*out, p, m, i, e);
-    if (!rc && !p->d->template_takes_parts)
-        rc = join_parts(*out, e);
-    if (rc)
-        cJSON_Delete(*out);
+    /* Edits go in document order. */
+    bool join = !s->p->d->template_takes_parts, calls_first = calls < json_get(m, "content");
+    if (calls_first)
+        rc = settle_calls(s, m, i, e);
+    if (!rc && join)
+        rc = join_parts(s, m, e);
+    if (!rc && !calls_first)
+        rc = settle_calls(s, m, i, e);
     return rc;
+}
+
+static enum err_code settle_messages(struct settling *s, const struct json *v, struct err *e)
+{
+    const struct json *m = json_first(v);
+    for (uint32_t i = 0; i < v->n; i++, m = json_next(m)) {
+        enum err_code rc = read_message(s, m, i, e);
+        if (rc)
+            return rc;
+    }
+    const struct json_edit *edit = (const struct json_edit *)s->edits.p;
+    size_t n = s->edits.n / sizeof *edit;
+    s->p->r->messages = v;
+    if (n == 0)
+        return ERR_OK;
+    struct json *edited = oai_array(s->p->r, json_edited_span(v, edit, n), sizeof *edited, e);
+    if (edited == NULL)
+        return ERR_NOMEM;
+    json_edited(edited, v, edit, n);
+    s->p->r->messages = edited;
+    return ERR_OK;
 }
 
 enum err_code oai_read_messages(struct oai_parse *p, const struct json *v, struct err *e)
@@ -211,18 +243,10 @@ enum err_code oai_read_messages(struct oai_parse *p, const struct json *v, struc
         return oai_wrong(e, "messages", v, "a list of at least one message");
     if (v->n > p->d->max_messages)
         return oai_wrong(e, "messages", v, "at most %u messages", p->d->max_messages);
-    p->r->messages = cJSON_CreateArray();
-    if (p->r->messages == NULL)
-        return err_nomem(e, "messages", sizeof(cJSON));
-    const struct json *m = json_first(v);
-    for (uint32_t i = 0; i < v->n; i++, m = json_next(m)) {
-        cJSON *message;
-        enum err_code rc = read_message(&message, p, m, i, e);
-        if (rc)
-            return rc;
-        cJSON_AddItemToArray(p->r->messages, message);
-    }
-    return ERR_OK;
+    struct settling s = { .p = p };
+    enum err_code rc = settle_messages(&s, v, e);
+    buf_fini(&s.edits);
+    return rc;
 }
 
 /* -------------------------------------------------------------------- tools */
@@ -269,7 +293,8 @@ enum err_code oai_read_tools(struct oai_parse *p, const struct json *v, struct e
         if (rc)
             return rc;
     }
-    return json_to_cjson(&p->r->tools, v, "tools", e);
+    p->r->tools = v;
+    return oai_check_text(v, "tools", e);
 }
 
 enum err_code oai_read_tool_choice(struct oai_parse *p, const struct json *v, struct err *e)
@@ -311,5 +336,8 @@ enum err_code oai_read_documents(struct oai_parse *p, const struct json *v, stru
             snprintf(path, sizeof path, "documents[%u]", i);
             return oai_wrong(e, path, c, "an object");
         }
-    return v->n == 0 ? ERR_OK : json_to_cjson(&p->r->documents, v, "documents", e);
+    if (v->n == 0)
+        return ERR_OK; /* as if absent */
+    p->r->documents = v;
+    return oai_check_text(v, "documents", e);
 }

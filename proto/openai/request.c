@@ -2,7 +2,6 @@
  * order, then what one field demands of another.  Owns nothing; any thread. */
 #include "proto/openai/request.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 
 #include "proto/openai/fields.h"
@@ -57,10 +56,6 @@ void oai_request_fini(struct oai_request *r)
         next = b->next;
         free(b);
     }
-    cJSON_Delete(r->messages);
-    cJSON_Delete(r->tools);
-    cJSON_Delete(r->documents);
-    cJSON_Delete(r->chat_template_kwargs);
     json_doc_fini(&r->doc);
     *r = (struct oai_request){ 0 };
 }
@@ -213,14 +208,12 @@ static enum err_code settle_text(struct oai_parse *p, struct err *e)
 }
 
 /* Whether a tool of this name was given. */
-static bool has_tool(const struct cJSON *tools, const char *name)
+static bool has_tool(const struct json *tools, struct oai_text name)
 {
-    const struct cJSON *t;
-    cJSON_ArrayForEach(t, tools)
-    {
-        const struct cJSON *f = cJSON_GetObjectItemCaseSensitive(t, "function");
-        const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(f, "name"));
-        if (s != NULL && strcmp(s, name) == 0)
+    const struct json *t = json_first(tools);
+    for (uint32_t i = 0; i < tools->n; i++, t = json_next(t)) {
+        const struct json *s = json_get(json_get(t, "function"), "name");
+        if (s->n == name.n && memcmp(s->u.string, name.s, name.n) == 0)
             return true;
     }
     return false;
@@ -236,7 +229,7 @@ static enum err_code settle_tools(const struct oai_parse *p, struct err *e)
     if (r->tool_choice != OAI_TOOL_NONE && r->tools == NULL)
         return err_set_param(e, ERR_INVALID, "tool_choice",
                              "tool_choice: found without tools, expected tools");
-    if (r->tool_choice == OAI_TOOL_NAMED && !has_tool(r->tools, r->tool_name.s))
+    if (r->tool_choice == OAI_TOOL_NAMED && !has_tool(r->tools, r->tool_name))
         return err_set_param(e, ERR_INVALID, "tool_choice.function.name",
                              "tool_choice.function.name: found \"%s\", expected the name of one "
                              "of tools",

@@ -1,6 +1,6 @@
 /* request.h: from the JSON body of a request to a native request.
  *
- * One rule table (openai_rules.c) gives each field its key, kind, range and
+ * One rule table (rules.c) gives each field its key, kind, range and
  * destination.  An optional field that is null has its default; unknown keys
  * are ignored; any wrong type or range is ERR_INVALID whose param is the
  * field ("stream_options.include_usage", "messages[2].content") and whose
@@ -19,8 +19,6 @@
 #include "proto/err.h"
 #include "proto/text/json.h"
 #include "proto/plan/sample_params.h"
-
-struct cJSON;
 
 enum oai_kind {
     OAI_COMPLETION, /* POST /v1/completions                                    */
@@ -96,9 +94,10 @@ struct oai_request {
     const int32_t *tokens;
     uint32_t n_tokens;
 
-    /* Chat, template, tokenize: for model/chat/template.h; NULL when absent.
-     * In messages, tool_calls' arguments are parsed into objects. */
-    struct cJSON *messages, *tools, *documents, *chat_template_kwargs;
+    /* Chat, template, tokenize: for model/chat/template.h; NULL when absent.  No
+     * string holds U+0000.  In messages, tool_calls' arguments are objects, and
+     * text parts are joined unless the template takes parts. */
+    const struct json *messages, *tools, *documents, *chat_template_kwargs;
     enum oai_tool_choice tool_choice; /* default auto with tools, else none */
     struct oai_text tool_name;        /* OAI_TOOL_NAMED */
     bool parallel_tool_calls;         /* default true */
@@ -130,8 +129,8 @@ struct oai_request {
     /* What the client gave itself, where that changes another default. */
     bool has_generation_prompt, has_add_special_tokens, has_tool_choice;
 
-    struct json_doc doc; /* the body; every oai_text points into it */
-    void *arrays;        /* owned block behind the arrays above */
+    struct json_doc doc; /* the body; every oai_text and value points into it */
+    void *arrays;        /* owned blocks behind the arrays above */
 };
 
 /* Parse body[0..n) (borrowed for the call).  On error *out needs no fini.

@@ -28,6 +28,18 @@ enum err_code oai_wrong(struct err *e, const char *path, const struct json *v, c
                          v == NULL ? "nothing" : json_show(v, shown), want);
 }
 
+enum err_code oai_check_text(const struct json *v, const char *path, struct err *e)
+{
+    const struct json *nul = json_find_nul(v);
+    if (nul == NULL)
+        return ERR_OK;
+    char at[ERR_PARAM_BYTES];
+    json_path(v, nul, path, at, sizeof at);
+    return err_set_param(e, ERR_INVALID, at,
+                         "%s: found U+0000 in a string, expected text that a template can carry",
+                         at);
+}
+
 bool oai_integer(const struct json *v, int64_t *out)
 {
     if (v->kind == JSON_INT) {
@@ -345,12 +357,10 @@ static enum err_code apply_object(struct oai_parse *p, const struct oai_rule *ru
 {
     if (v->kind != JSON_OBJECT)
         return oai_wrong(e, rule->key, v, "an object");
-    struct cJSON *tree = NULL;
-    enum err_code rc = json_to_cjson(&tree, v, rule->key, e);
-    if (rc)
-        return rc;
-    memcpy((char *)p->r + rule->at, &tree, sizeof tree);
-    return ERR_OK;
+    enum err_code rc = oai_check_text(v, rule->key, e);
+    if (!rc)
+        memcpy((char *)p->r + rule->at, &v, sizeof v);
+    return rc;
 }
 
 static enum err_code apply_refused(const struct oai_rule *rule, const struct json *v, struct err *e)

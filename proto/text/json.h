@@ -116,13 +116,21 @@ const char *json_show(const struct json *v, char buf[JSON_SHOW_BYTES]);
  * for NULL. */
 const char *json_kind_name(const struct json *v);
 
-/* The same tree for readers of cJSON (chat templates); *out is taken by the
- * caller (cJSON_Delete).  A number that was written as a real has the valuestring
- * "real", an integer beyond 2^53 its digits.  cJSON's strings end at NUL, so a U+0000 in a string
- * or key is ERR_INVALID; path names v and prefixes the param ("messages[0]"). */
-struct cJSON;
-MUST_USE enum err_code json_to_cjson(struct cJSON **out, const struct json *v, const char *path,
-                                     struct err *e);
+/* A value of a document, and what a copy has in its place. */
+struct json_edit {
+    const struct json *at, *with;
+};
+/* How many values the copy of v takes; and the copy itself, into out[that many].
+ * Edits in document order, none inside another; the copy borrows all strings. */
+uint32_t json_edited_span(const struct json *v, const struct json_edit *edit, size_t n);
+void json_edited(struct json *out, const struct json *v, const struct json_edit *edit, size_t n);
+
+/* The first string or key of v that holds a U+0000, or NULL. */
+const struct json *json_find_nul(const struct json *v);
+/* Where `at` stands inside v, which stands at path: "messages[0].content"; a key
+ * has the path of its object.  Cut at cap bytes. */
+void json_path(const struct json *v, const struct json *at, const char *path, char *out,
+               size_t cap);
 
 /* ------------------------------------------------------------------ writer */
 

@@ -2,7 +2,6 @@
  * prompt.  Owns what struct prompt_set owns.  Any thread of the pool. */
 #include "server/generate/prompt.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,13 +21,15 @@ enum err_code prompt_check_model(const struct srv *srv, const struct oai_text *n
                          name->n > 200 ? 200 : (int)name->n, name->s, srv->model_name);
 }
 
-/* Content of the last message, when it is text. */
-static const char *last_content(const struct oai_request *r)
+/* Content of the last message, when it is text; else NULL. */
+static const struct json *last_content(const struct oai_request *r)
 {
-    int n = cJSON_GetArraySize(r->messages);
-    const cJSON *last = n > 0 ? cJSON_GetArrayItem(r->messages, n - 1) : NULL;
+    const struct json *last = json_first(r->messages);
 
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(last, "content"));
+    for (uint32_t i = 1; i < r->messages->n; i++)
+        last = json_next(last);
+    const struct json *content = json_get(last, "content");
+    return content != NULL && content->kind == JSON_STRING ? content : NULL;
 }
 
 /* Last place of what[0..n_what) in text[0..n), or NULL. */
@@ -45,12 +46,12 @@ static char *find_last(char *text, size_t n, const char *what, size_t n_what)
 static enum err_code cut_for_continuation(struct chat_rendered *out, const struct oai_request *r,
                                           struct err *e)
 {
-    const char *content = last_content(r);
-    size_t n = content ? strlen(content) : 0;
+    const struct json *content = last_content(r);
+    size_t n = content ? content->n : 0;
 
-    while (n > 0 && strchr(" \t\r\n", content[n - 1]))
+    while (n > 0 && strchr(" \t\r\n", content->u.string[n - 1]))
         n--;
-    char *at = n > 0 ? find_last(out->text, out->n, content, n) : NULL;
+    char *at = n > 0 ? find_last(out->text, out->n, content->u.string, n) : NULL;
     if (at == NULL)
         return err_set_param(e, ERR_INVALID, "continue_final_message",
                              "continue_final_message: the rendered chat does not contain the last "

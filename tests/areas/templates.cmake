@@ -1,15 +1,15 @@
 # Chat templates: the interpreter against Jinja2, its marks, bounds and errors.
 set(own ${CMAKE_SOURCE_DIR}/tests/conformance/templates/own)
 quire_test(template_conformance NO_RUN
-  SOURCES conformance/template_conformance.c LIBRARIES model_chat_inside quire::cjson)
+  SOURCES conformance/template_conformance.c LIBRARIES model_chat_inside)
 quire_test(chat_template_test SOURCES unit/chat_template_test.c
-  LIBRARIES test_support model_chat_inside quire::cjson quire::cmocka LABELS unit)
+  LIBRARIES test_support model_chat_inside quire::cmocka LABELS unit)
 quire_test(template_smoke SOURCES fuzz/template_smoke.c fuzz/template_fuzz.c
-  LIBRARIES model_chat_inside quire::cjson LABELS fuzz
+  LIBRARIES model_chat_inside LABELS fuzz
   ARGS 4000 ${own}/language.jinja ${own}/chat.jinja)
 if(QUIRE_FUZZ)
   quire_test(template_libfuzzer SOURCES fuzz/template_libfuzzer.c fuzz/template_fuzz.c
-    LIBRARIES model_chat_inside quire::cjson NO_RUN)
+    LIBRARIES model_chat_inside NO_RUN)
   target_compile_options(template_libfuzzer PRIVATE -fsanitize=fuzzer)
   target_link_options(template_libfuzzer PRIVATE -fsanitize=fuzzer)
 endif()

@@ -6,13 +6,13 @@
  * conversations.json (tests/conformance/README.md).  Every row of
  * every NAME.json is one case: the text must be equal byte for byte, and an
  * error row must raise.  Prints a line a failure and "N passed, M failed". */
-#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/chat/template.h"
+#include "proto/text/json.h"
 
 struct tally {
     unsigned passed, failed;
@@ -47,100 +47,135 @@ static void show_difference(const char *got, const char *want)
     printf("    at byte %zu\n    got  ...%.100s\n    want ...%.100s\n", i, got + from, want + from);
 }
 
-static const cJSON *get(const cJSON *o, const char *key)
-{
-    return cJSON_GetObjectItemCaseSensitive(o, key);
-}
-
-/* Variables beyond the named ones: the date, and what the conversation carries. */
-static cJSON *extra_variables(const cJSON *all, const cJSON *conversation)
+/* Variables beyond the named ones, as one object: the date, and what the
+ * conversation carries. */
+static struct json_doc extra_variables(const struct json *all, const struct json *conversation)
 {
     static const char *const named[] = { "messages", "tools", "documents",
                                          "add_generation_prompt" };
-    cJSON *kwargs = cJSON_CreateObject();
-    const cJSON *date = get(all, "date_string");
-    if (date != NULL)
-        cJSON_AddItemToObject(kwargs, "date_string", cJSON_Duplicate(date, true));
-    for (const cJSON *i = conversation->child; i != NULL; i = i->next) {
+    struct buf text = { 0 };
+    struct json_doc doc;
+    struct err e;
+    const struct json *date = json_get(all, "date_string");
+    BUF_LIT(&text, "{");
+    if (date != NULL) {
+        BUF_LIT(&text, "\"date_string\":");
+        json_put_value(&text, date);
+    }
+    const struct json *key = json_first(conversation);
+    for (uint32_t i = 0; i < conversation->n; i++, key = json_next(key + 1)) {
         bool is_named = false;
         for (size_t k = 0; k < sizeof named / sizeof named[0]; k++)
-            is_named = is_named || strcmp(i->string, named[k]) == 0;
-        if (!is_named)
-            cJSON_AddItemToObject(kwargs, i->string, cJSON_Duplicate(i, true));
+            is_named = is_named || json_string_is(key, named[k]);
+        if (is_named)
+            continue;
+        if (text.n > 1)
+            BUF_LIT(&text, ",");
+        json_put_value(&text, key);
+        BUF_LIT(&text, ":");
+        json_put_value(&text, key + 1);
     }
-    return kwargs;
+    BUF_LIT(&text, "}");
+    if (json_parse(&doc, text.p, text.n, 0, &e) != ERR_OK) {
+        fprintf(stderr, "variables: %s\n", e.message);
+        exit(2);
+    }
+    buf_fini(&text);
+    return doc;
 }
 
-static void run_row(const char *name, const struct chat_template *t, const cJSON *file,
-                    const cJSON *all, const cJSON *row, struct tally *tally)
+static bool is_true(const struct json *v)
 {
-    const cJSON *conversation = get(get(all, "conversations"), row->string);
+    return v != NULL && v->kind == JSON_BOOL && v->u.boolean;
+}
+
+/* row: the conversation's name, followed by what is expected of it. */
+static void run_row(const char *name, const struct chat_template *t, const struct json *file,
+                    const struct json *all, const struct json *row, struct tally *tally)
+{
+    const char *called = row->u.string;
+    const struct json *conversation = json_get(json_get(all, "conversations"), called);
     if (conversation == NULL) {
-        printf("FAIL %s/%s: no such conversation\n", name, row->string);
+        printf("FAIL %s/%s: no such conversation\n", name, called);
         tally->failed++;
         return;
     }
-    const cJSON *prompt = get(conversation, "add_generation_prompt");
-    const cJSON *tools = get(conversation, "tools");
-    if (cJSON_IsTrue(tools) || cJSON_IsString(tools))
-        tools = get(all, "tools");
-    cJSON *kwargs = extra_variables(all, conversation);
+    const struct json *prompt = json_get(conversation, "add_generation_prompt");
+    const struct json *tools = json_get(conversation, "tools");
+    if (is_true(tools) || (tools != NULL && tools->kind == JSON_STRING))
+        tools = json_get(all, "tools");
+    struct json_doc kwargs = extra_variables(all, conversation);
     struct chat_input in = {
-        .messages = get(conversation, "messages"),
+        .messages = json_get(conversation, "messages"),
         .tools = tools,
-        .documents = get(conversation, "documents"),
-        .kwargs = kwargs,
-        .bos_token = get(file, "bos_token")->valuestring,
-        .eos_token = get(file, "eos_token")->valuestring,
-        .add_generation_prompt = prompt == NULL || cJSON_IsTrue(prompt),
+        .documents = json_get(conversation, "documents"),
+        .kwargs = kwargs.value,
+        .bos_token = json_get(file, "bos_token")->u.string,
+        .eos_token = json_get(file, "eos_token")->u.string,
+        .add_generation_prompt = prompt == NULL || is_true(prompt),
         .now = 1795953600, /* 2026-11-29, noon UTC */
     };
     struct chat_rendered got = { 0 };
     struct err e = { 0 };
     enum err_code rc = chat_template_render(t, &in, &got, &e);
-    const cJSON *text = get(row, "text");
-    bool good =
-        text == NULL ? rc != ERR_OK : rc == ERR_OK && strcmp(got.text, text->valuestring) == 0;
+    const struct json *text = json_get(row + 1, "text");
+    bool good = text == NULL ? rc != ERR_OK : rc == ERR_OK && json_string_is(text, got.text);
     if (!good) {
-        printf("FAIL %s/%s: %s\n", name, row->string,
+        printf("FAIL %s/%s: %s\n", name, called,
                rc != ERR_OK   ? e.message
                : text == NULL ? "rendered, expected an error"
                               : "text differs");
         if (rc == ERR_OK && text != NULL)
-            show_difference(got.text, text->valuestring);
+            show_difference(got.text, text->u.string);
     }
     tally->passed += good;
     tally->failed += !good;
     if (rc == ERR_OK)
         chat_rendered_fini(&got);
-    cJSON_Delete(kwargs);
+    json_doc_fini(&kwargs);
 }
 
-static void run_template(const char *dir, const char *name, const cJSON *all, struct tally *tally)
+/* The document in text (may be NULL); value is NULL when it is none. */
+static struct json_doc parse_text(const char *text, const char *name)
+{
+    struct json_doc doc = { 0 };
+    struct err e;
+    if (text != NULL && json_parse(&doc, text, strlen(text), 0, &e) != ERR_OK) {
+        fprintf(stderr, "%s.json: %s\n", name, e.message);
+        exit(2);
+    }
+    return doc;
+}
+
+static void run_template(const char *dir, const char *name, const struct json *all,
+                         struct tally *tally)
 {
     char *expected = read_file(dir, name, ".json"), *text = read_file(dir, name, ".jinja");
-    cJSON *file = cJSON_Parse(expected);
-    const cJSON *rows = get(file, "rows");
+    struct json_doc file = parse_text(expected, name);
+    const struct json *rows = json_get(file.value, "rows");
     struct chat_template *t = NULL;
     struct err e = { 0 };
     if (rows == NULL || text == NULL) {
         printf("FAIL %s: no rows or no %s.jinja\n", name, name);
         tally->failed++;
-    } else if (chat_template_parse(&t, name, text, &e) != ERR_OK) {
-        /* Refused when parsed: what every row that raises expects. */
-        for (const cJSON *row = rows->child; row != NULL; row = row->next) {
-            bool good = get(row, "text") == NULL;
+    } else {
+        bool refused = chat_template_parse(&t, name, text, &e) != ERR_OK;
+        const struct json *row = json_first(rows);
+        for (uint32_t i = 0; i < rows->n; i++, row = json_next(row + 1)) {
+            if (!refused) {
+                run_row(name, t, file.value, all, row, tally);
+                continue;
+            }
+            /* Refused when parsed: what every row that raises expects. */
+            bool good = json_get(row + 1, "text") == NULL;
             if (!good)
-                printf("FAIL %s/%s: %s\n", name, row->string, e.message);
+                printf("FAIL %s/%s: %s\n", name, row->u.string, e.message);
             tally->passed += good;
             tally->failed += !good;
         }
-    } else {
-        for (const cJSON *row = rows->child; row != NULL; row = row->next)
-            run_row(name, t, file, all, row, tally);
     }
     chat_template_free(t);
-    cJSON_Delete(file);
+    json_doc_fini(&file);
     free(expected);
     free(text);
 }
@@ -153,10 +188,10 @@ int main(int argc, char **argv)
     }
     setenv("TZ", "UTC", 1);
     char *text = read_file(argv[1], "conversations", ".json");
-    cJSON *all = text == NULL ? NULL : cJSON_Parse(text);
+    struct json_doc all = parse_text(text, "conversations");
     struct dirent **entry;
     int n = scandir(argv[1], &entry, NULL, alphasort);
-    if (all == NULL || n < 0) {
+    if (all.value == NULL || n < 0) {
         fprintf(stderr, "%s: no conversations.json there\n", argv[1]);
         return 2;
     }
@@ -168,12 +203,12 @@ int main(int argc, char **argv)
             strcmp(entry[i]->d_name + length - 5, ".json") == 0 &&
             strcmp(entry[i]->d_name, "conversations.json") != 0) {
             snprintf(name, sizeof name, "%.*s", (int)(length - 5), entry[i]->d_name);
-            run_template(argv[1], name, all, &tally);
+            run_template(argv[1], name, all.value, &tally);
         }
         free(entry[i]);
     }
     free(entry);
-    cJSON_Delete(all);
+    json_doc_fini(&all);
     free(text);
     printf("%u passed, %u failed\n", tally.passed, tally.failed);
     return tally.failed == 0 && tally.passed > 0 ? 0 : 1;

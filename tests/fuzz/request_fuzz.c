@@ -112,12 +112,16 @@ static void check_request(const struct oai_request *r, const struct oai_defaults
     check_ids(r->tokens, r->n_tokens);
     if (r->kind == OAI_COMPLETION || r->kind == OAI_CHAT)
         check_params(r, d);
-    const cJSON *m;
-    cJSON_ArrayForEach(m, r->messages)
-    {
-        REQUIRE(cJSON_IsString(cJSON_GetObjectItemCaseSensitive(m, "role")));
-        REQUIRE(!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(m, "content")));
+    if (r->messages == NULL)
+        return;
+    REQUIRE(json_find_nul(r->messages) == NULL);
+    const struct json *m = json_first(r->messages);
+    for (uint32_t i = 0; i < r->messages->n; i++, m = json_next(m)) {
+        const struct json *content = json_get(m, "content");
+        REQUIRE(json_get(m, "role")->kind == JSON_STRING);
+        REQUIRE(content == NULL || content->kind != JSON_ARRAY);
     }
+    REQUIRE(m == json_next(r->messages));
 }
 
 void request_fuzz_one(const uint8_t *data, size_t n)

@@ -1,18 +1,19 @@
 /* template_fuzz.c: any bytes as a chat template: an error or a text whose user
  * spans are ascending and inside it, never a crash. */
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fuzz/template_fuzz.h"
 #include "model/chat/template.h"
+#include "proto/text/json.h"
 
 static const char conversation[] =
     "[{\"role\":\"system\",\"content\":\"You are terse.\"},"
     "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"caf\\u00e9 <|im_end|>\"}]},"
     "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\","
-    "\"arguments\":{\"x\":1.5,\"y\":[true,null,\"s\"]}}}]},{\"role\":\"tool\",\"content\":\"4\"}]";
+    "\"arguments\":{\"x\":1.5,\"z\":-12345678901234567890123,\"y\":[true,null,\"s\"]}}}]},{"
+    "\"role\":\"tool\",\"content\":\"4\"}]";
 
 int template_fuzz_one(const uint8_t *data, size_t n)
 {
@@ -25,9 +26,11 @@ int template_fuzz_one(const uint8_t *data, size_t n)
     struct chat_template *t;
     struct err e = { 0 };
     if (chat_template_parse(&t, "fuzz", text, &e) == ERR_OK) {
-        cJSON *messages = cJSON_Parse(conversation);
-        struct chat_input in = { .messages = messages,
-                                 .tools = messages,
+        struct json_doc messages;
+        if (json_parse(&messages, conversation, sizeof conversation - 1, 0, &e))
+            abort();
+        struct chat_input in = { .messages = messages.value,
+                                 .tools = messages.value,
                                  .bos_token = "<s>",
                                  .eos_token = "</s>",
                                  .add_generation_prompt = true };
@@ -43,7 +46,7 @@ int template_fuzz_one(const uint8_t *data, size_t n)
         } else if (e.message[0] == '\0') {
             abort();
         }
-        cJSON_Delete(messages);
+        json_doc_fini(&messages);
         chat_template_free(t);
     } else if (e.message[0] == '\0') {
         abort();

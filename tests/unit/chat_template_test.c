@@ -2,10 +2,10 @@
  * text, messages of errors, and bounds. */
 #include "support/test.h"
 
-#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "model/chat/template.h"
+#include "proto/text/json.h"
 
 /* Render text over messages given as JSON; the result or the error. */
 static enum err_code render(const char *text, const char *messages, struct chat_rendered *out,
@@ -15,13 +15,13 @@ static enum err_code render(const char *text, const char *messages, struct chat_
     enum err_code rc = chat_template_parse(&t, "chat template", text, e);
     if (rc != ERR_OK)
         return rc;
-    cJSON *m = cJSON_Parse(messages);
-    assert_non_null(m);
+    struct json_doc m;
+    assert_int_equal(json_parse(&m, messages, strlen(messages), 0, e), ERR_OK);
     struct chat_input in = {
-        .messages = m, .bos_token = "<s>", .eos_token = "</s>", .add_generation_prompt = true
+        .messages = m.value, .bos_token = "<s>", .eos_token = "</s>", .add_generation_prompt = true
     };
     rc = chat_template_render(t, &in, out, e);
-    cJSON_Delete(m);
+    json_doc_fini(&m);
     chat_template_free(t);
     return rc;
 }
@@ -144,6 +144,19 @@ TEST(deep_nesting_of_source_is_refused)
     expect_error(text, "[]", "nested deeper");
 }
 
+TEST(integers_beyond_64_bits_keep_their_digits)
+{
+    static const char one[] = "[{\"n\":12345678901234567890123}]";
+    expect_spans("{{ messages[0].n }} {{ messages | tojson }}", one,
+                 "12345678901234567890123 [{\"{n}\": 12345678901234567890123}]");
+    expect_spans("{{ messages[0].n > 1 }} {{ -5 > messages[0].n }} {{ messages[0].n is integer }}",
+                 one, "True False True");
+    expect_spans("{{ '%d' % messages[0].n }} {{ '{:,}'.format(messages[0].n) }}", one,
+                 "12345678901234567890123 12,345,678,901,234,567,890,123");
+    expect_error("{{ messages[0].n + 1 }}", one, "int operand of '+' is out of range");
+    expect_error("{{ '%x' % messages[0].n }}", one, "cannot show an int of 23 digits");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +168,7 @@ int main(void)
         RUN(an_unknown_filter_in_a_branch_not_taken_does_no_harm),
         RUN(bounds_end_a_render),
         RUN(deep_nesting_of_source_is_refused),
+        RUN(integers_beyond_64_bits_keep_their_digits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <time.h>
 
-#include <cjson/cJSON.h>
-
 #include "proto/utf8.h"
 #include "support/test.h"
 
@@ -513,33 +511,74 @@ TEST(values_are_written_back)
     json_doc_fini(&doc);
 }
 
-TEST(becomes_cjson_unless_nul)
+static const struct json *only(const char *text, struct json_doc *doc)
 {
-    static const char text[] = "{\"a\":[1,{\"b\":\"x\"},null,true,2.5],\"c\":{}}";
-    struct json_doc doc = parsed(text, sizeof text - 1);
-    struct cJSON *tree;
-    struct err e;
-    assert_ok(json_to_cjson(&tree, doc.value, "root", &e), e);
-    char *again = cJSON_PrintUnformatted(tree);
-    assert_string_equal(again, text);
-    cJSON_free(again);
-    cJSON_Delete(tree);
-    json_doc_fini(&doc);
+    *doc = parsed(text, strlen(text));
+    return doc->value;
+}
 
-    static const char numbers[] = "[1.0,2,9007199254740993]";
-    doc = parsed(numbers, sizeof numbers - 1);
-    assert_ok(json_to_cjson(&tree, doc.value, "root", &e), e);
-    assert_string_equal(cJSON_GetArrayItem(tree, 0)->valuestring, "real");
-    assert_null(cJSON_GetArrayItem(tree, 1)->valuestring);
-    assert_string_equal(cJSON_GetArrayItem(tree, 2)->valuestring, "9007199254740993");
-    cJSON_Delete(tree);
+TEST(copies_have_the_edits)
+{
+    static const char text[] =
+        "{\"a\":[1,{\"b\":\"x\",\"c\":[]},null],\"d\":{\"e\":[2,3]},\"f\":4}";
+    struct json_doc doc = parsed(text, sizeof text - 1), object, list, string;
+    const struct json *a = json_get(doc.value, "a"), *in = json_next(json_first(a));
+    const struct json_edit edit[] = {
+        { json_get(in, "b"), only("{\"p\":[5,6]}", &object) },
+        { json_get(json_get(doc.value, "d"), "e"), only("\"s\"", &string) },
+        { json_get(doc.value, "f"), only("[[]]", &list) },
+    };
+    static const char *const wanted[] = {
+        "{\"a\":[1,{\"b\":\"x\",\"c\":[]},null],\"d\":{\"e\":[2,3]},\"f\":4}",
+        "{\"a\":[1,{\"b\":{\"p\":[5,6]},\"c\":[]},null],\"d\":{\"e\":[2,3]},\"f\":4}",
+        "{\"a\":[1,{\"b\":{\"p\":[5,6]},\"c\":[]},null],\"d\":{\"e\":\"s\"},\"f\":4}",
+        "{\"a\":[1,{\"b\":{\"p\":[5,6]},\"c\":[]},null],\"d\":{\"e\":\"s\"},\"f\":[[]]}",
+    };
+    for (size_t n = 0; n <= 3; n++) {
+        uint32_t span = json_edited_span(doc.value, edit, n);
+        struct json *copy = malloc(span * sizeof *copy); /* exactly: the sanitizer sees one more */
+        json_edited(copy, doc.value, edit, n);
+        assert_int_equal(json_span(copy), span);
+        struct buf o = { 0 };
+        json_put_value(&o, copy);
+        assert_string_equal(text_of(&o), wanted[n]);
+        buf_fini(&o);
+        free(copy);
+    }
+    const struct json_edit whole = { doc.value, string.value };
+    struct json one;
+    assert_int_equal(json_edited_span(doc.value, &whole, 1), 1);
+    json_edited(&one, doc.value, &whole, 1);
+    assert_true(json_string_is(&one, "s"));
     json_doc_fini(&doc);
+    json_doc_fini(&object);
+    json_doc_fini(&list);
+    json_doc_fini(&string);
+}
 
-    static const char nul[] = "{\"a\":[1,{\"b\":\"x\\u0000\"}]}";
-    doc = parsed(nul, sizeof nul - 1);
-    assert_int_equal(json_to_cjson(&tree, doc.value, "messages", &e), ERR_INVALID);
-    assert_string_equal(e.param, "messages.a[1].b");
-    json_doc_fini(&doc);
+TEST(nul_is_found_and_named)
+{
+    static const struct {
+        const char *text, *path;
+    } rows[] = {
+        { "{\"a\":[1,{\"b\":\"x\"}]}", NULL },
+        { "{\"a\":[1,{\"b\":\"x\\u0000\"}]}", "messages.a[1].b" },
+        { "{\"a\":[[],[0,{\"b\":{},\"x\\u0000\":1}]]}", "messages.a[1][1]" },
+        { "\"\\u0000\"", "messages" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct json_doc doc = parsed(rows[i].text, strlen(rows[i].text));
+        const struct json *nul = json_find_nul(doc.value);
+        assert_int_equal(nul != NULL, rows[i].path != NULL);
+        if (nul != NULL) {
+            char path[64], cut[8];
+            json_path(doc.value, nul, "messages", path, sizeof path);
+            assert_string_equal(path, rows[i].path);
+            json_path(doc.value, nul, "messages", cut, sizeof cut);
+            assert_string_equal(cut, "message");
+        }
+        json_doc_fini(&doc);
+    }
 }
 
 TEST(shows_what_was_found)
@@ -588,7 +627,8 @@ int main(void)
         RUN(numbers_are_written_short),
         RUN(cap_fails_once_and_for_all),
         RUN(values_are_written_back),
-        RUN(becomes_cjson_unless_nul),
+        RUN(copies_have_the_edits),
+        RUN(nul_is_found_and_named),
         RUN(shows_what_was_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <time.h>
 
-#include <cjson/cJSON.h>
-
 #include "proto/openai/fields.h"
 #include "proto/utf8.h"
 #include "support/test.h"
@@ -435,7 +433,7 @@ TEST(defaults)
     assert_false(r.add_special_tokens);
     assert_true(r.add_generation_prompt);
     assert_int_equal(r.tool_choice, OAI_TOOL_NONE);
-    assert_int_equal(cJSON_GetArraySize(r.messages), 1);
+    assert_int_equal(r.messages->n, 1);
     oai_request_fini(&r);
 }
 
@@ -515,9 +513,11 @@ static void messages_are(const char *messages, bool parts, const char *expected)
     struct err e;
     enum err_code rc = oai_request_parse(&r, OAI_CHAT, body, strlen(body), &d, &e);
     assert_ok(rc, e);
-    char *text = cJSON_PrintUnformatted(r.messages);
-    assert_string_equal(text, expected);
-    cJSON_free(text);
+    struct buf text = { 0 };
+    json_put_value(&text, r.messages);
+    assert_int_equal(text.n, strlen(expected));
+    assert_memory_equal(text.p, expected, text.n);
+    buf_fini(&text);
     oai_request_fini(&r);
 }
 
@@ -540,6 +540,19 @@ TEST(messages_take_the_templates_form)
                  "{\"x\":[1,{}]}}},{\"function\":{\"name\":\"g\",\"arguments\":{}}},"
                  "{\"function\":{\"name\":\"h\",\"arguments\":{\"y\":2}}},"
                  "{\"function\":{\"name\":\"i\"}}]}]");
+    /* Either of the two may come first, in any message. */
+    messages_are(
+        "[{\"role\":\"user\",\"content\":[\"u\"]},{\"tool_calls\":[{\"function\":{\"name\":"
+        "\"f\",\"arguments\":\"{}\"}}],\"content\":[\"a\",\"b\"],\"role\":\"assistant\"}]",
+        false,
+        "[{\"role\":\"user\",\"content\":\"u\"},{\"tool_calls\":[{\"function\":{\"name\":"
+        "\"f\",\"arguments\":{}}}],\"content\":\"a\\nb\",\"role\":\"assistant\"}]");
+    /* Integers keep their digits, also inside arguments. */
+    messages_are("[{\"role\":\"assistant\",\"n\":9223372036854775808,\"tool_calls\":[{\"function\":"
+                 "{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":-12345678901234567890123}\"}}]}]",
+                 false,
+                 "[{\"role\":\"assistant\",\"n\":9223372036854775808,\"tool_calls\":[{\"function\":"
+                 "{\"name\":\"f\",\"arguments\":{\"x\":-12345678901234567890123}}}]}]");
 }
 
 TEST(tools_and_their_choice)
