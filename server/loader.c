@@ -163,6 +163,14 @@ static void on_wake(void *ctx)
     uv_async_send(ctx);
 }
 
+static enum err_code compute_sizes(struct sizing *s, struct srv *srv, struct err *e)
+{
+    struct sizing_memory memory;
+    enum err_code rc = sizing_measure(&memory, &srv->opt, srv->model, e);
+
+    return rc ? rc : sizing_compute(s, &srv->opt, model_describe(srv->model), &memory, e);
+}
+
 static enum err_code open_files(struct srv *srv, struct err *e)
 {
     const char *dir = srv->opt.tokenizer ? srv->opt.tokenizer : srv->opt.model;
@@ -183,7 +191,7 @@ enum err_code loader_load(struct srv *srv, struct err *e)
     enum err_code rc = open_files(srv, e);
 
     if (rc == ERR_OK)
-        rc = sizing_compute(&s, &srv->opt, srv->model, e);
+        rc = compute_sizes(&s, srv, e);
     if (rc == ERR_OK) {
         srv->max_model_len = s.max_model_len;
         srv->pin_budget = s.pin_budget;
@@ -242,7 +250,7 @@ enum err_code loader_plan(struct srv *srv, struct err *e)
     enum err_code rc = open_model(srv, e);
 
     if (rc == ERR_OK)
-        rc = sizing_compute(&s, &srv->opt, srv->model, e);
+        rc = compute_sizes(&s, srv, e);
     if (rc == ERR_OK)
         sizing_print(stdout, &s, &srv->opt, model_describe(srv->model));
     loader_unload(srv);

@@ -72,11 +72,11 @@ static uint32_t choose_blocks(struct sizing *s, const struct srv_options *o)
 
     if (o->n_blocks)
         return (uint32_t)o->n_blocks;
-    s->kv_bytes = s->free_bytes / AUTO_SHARE;
+    s->kv_bytes = s->memory.free_bytes / AUTO_SHARE;
     if (s->kv_bytes > 4 * GIB)
         s->kv_bytes = 4 * GIB;
-    if (s->device.total_bytes > 0)
-        s->kv_bytes = device_kv_bytes(&s->device, o->gpu_share);
+    if (s->memory.device.total_bytes > 0)
+        s->kv_bytes = device_kv_bytes(&s->memory.device, o->gpu_share);
     if (o->kv_bytes)
         s->kv_bytes = o->kv_bytes;
     n = s->kv_bytes / s->block_bytes;
@@ -118,36 +118,37 @@ static void fill_configs(struct sizing *s, const struct srv_options *o, const st
     };
 }
 
-/* What a device has for KV blocks; as long as a start takes, so only where asked. */
-static enum err_code measure(struct sizing *s, const struct srv_options *o, struct model *m,
-                             uint32_t chunk, struct err *e)
+static uint32_t step_tokens(const struct srv_options *o, const struct model_info *m)
 {
-    struct model_limits lim = { .max_tokens = chunk,
+    if (o->max_num_batched_tokens)
+        return (uint32_t)o->max_num_batched_tokens;
+    return strcmp(m->backend, "cpu") == 0 ? CPU_STEP_TOKENS : STEP_TOKENS;
+}
+
+enum err_code sizing_measure(struct sizing_memory *out, const struct srv_options *o,
+                             struct model *m, struct err *e)
+{
+    struct model_limits lim = { .max_tokens = step_tokens(o, model_describe(m)),
                                 .max_rows = (uint32_t)o->max_num_seqs,
                                 .max_outputs = most_outputs(o),
                                 .max_seq_tokens = (uint32_t)o->max_model_len,
                                 .eager = o->eager };
 
-    return model_memory(m, &lim, &s->device, e);
+    *out = (struct sizing_memory){ .free_bytes = free_memory() };
+    if (!o->plan && (o->n_blocks > 0 || o->kv_bytes > 0))
+        return ERR_OK;
+    return model_memory(m, &lim, &out->device, e);
 }
 
-enum err_code sizing_compute(struct sizing *s, const struct srv_options *o, struct model *model,
+enum err_code sizing_compute(struct sizing *s, const struct srv_options *o,
+                             const struct model_info *m, const struct sizing_memory *free,
                              struct err *e)
 {
-    const struct model_info *m = model_describe(model);
     const struct kv_layout *lay = &m->layout;
-    uint32_t chunk = (uint32_t)o->max_num_batched_tokens, fits;
-    enum err_code rc;
+    uint32_t chunk = step_tokens(o, m), fits;
 
-    if (chunk == 0)
-        chunk = strcmp(m->backend, "cpu") == 0 ? CPU_STEP_TOKENS : STEP_TOKENS;
     memset(s, 0, sizeof *s);
-    s->free_bytes = free_memory();
-    if (o->plan || (o->n_blocks == 0 && o->kv_bytes == 0)) {
-        rc = measure(s, o, model, chunk, e);
-        if (rc != ERR_OK)
-            return rc;
-    }
+    s->memory = *free;
     s->block_bytes = kv_layout_block_bytes(lay);
     s->n_blocks = choose_blocks(s, o);
     s->kv_bytes = (uint64_t)s->n_blocks * s->block_bytes;
@@ -184,12 +185,13 @@ void sizing_print(FILE *f, const struct sizing *s, const struct srv_options *o,
     fprintf(f, "architecture     %s, %" PRIu64 " parameters, %s on %s\n", m->architecture,
             m->n_parameters, m->dtype, m->backend);
     fprintf(f, "weights          %" PRIu64 " bytes\n", m->weight_bytes);
-    fprintf(f, "memory free      %" PRIu64 " bytes\n", s->free_bytes);
-    if (s->device.total_bytes > 0)
+    fprintf(f, "memory free      %" PRIu64 " bytes\n", s->memory.free_bytes);
+    if (s->memory.device.total_bytes > 0)
         fprintf(f,
                 "device           %" PRIu64 " bytes, %" PRIu64 " free, %" PRIu64
                 " for steps, %" PRIu64 " reserved\n",
-                s->device.total_bytes, s->device.step_bytes, s->device.free_bytes, device_reserve);
+                s->memory.device.total_bytes, s->memory.device.free_bytes,
+                s->memory.device.step_bytes, device_reserve);
     fprintf(f,
             "KV cache         %" PRIu64 " bytes: %u blocks of %" PRIu64 " bytes, %u tokens each\n",
             s->kv_bytes, s->n_blocks, s->block_bytes, lay->block_tokens);

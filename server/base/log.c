@@ -10,6 +10,9 @@
 #include <unistd.h>
 
 #include "proto/text/json.h"
+#include "proto/utf8.h"
+
+enum { MAX_TEXT_BYTES = 1024, MAX_FIELD_BYTES = 256 };
 
 static const char *const level_names[] = { "debug", "info", "warning", "error" };
 
@@ -43,19 +46,42 @@ static void stamp(char out[32])
     snprintf(out + n, 32 - n, ".%03ldZ", now.tv_nsec / 1000000);
 }
 
+/* The length of s, at most most bytes and whole characters. */
+static int field_bytes(const char *s, size_t most)
+{
+    size_t n = strnlen(s, most);
+
+    return (int)(n < most ? n : n - utf8_incomplete_tail(s, n));
+}
+
+/* Make text one line of valid UTF-8, in place; every control character goes where
+ * all is asked for, else those that end a line. */
+static void clean(char *text, bool all)
+{
+    for (size_t left = strlen(text), n; left > 0; text += n, left -= n) {
+        unsigned char c = (unsigned char)*text;
+        n = utf8_sequence_bytes(text, left);
+        if (n == 0) {
+            *text = '?';
+            n = 1;
+        } else if (c == '\n' || c == '\r' || (all && (c < 0x20 || c == 0x7f))) {
+            *text = ' ';
+        }
+    }
+}
+
 void srv_logf(const struct srv_log *l, enum srv_log_level level, const char *fmt, ...)
 {
-    char text[1024], when[32], line[1200];
+    char text[MAX_TEXT_BYTES], when[32], line[MAX_TEXT_BYTES + 64];
     va_list ap;
 
-    if ((int)level < l->level)
+    if (!srv_log_shows(l, level))
         return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (char *p = text; *p; p++)
-        if (*p == '\n' || *p == '\r')
-            *p = ' ';
+    text[field_bytes(text, sizeof text - 1)] = '\0';
+    clean(text, l->format == SRV_LOG_TEXT);
     stamp(when);
     if (l->format == SRV_LOG_JSON) {
         struct buf o = { 0 };
@@ -72,7 +98,7 @@ void srv_logf(const struct srv_log *l, enum srv_log_level level, const char *fmt
         return;
     }
     int n = snprintf(line, sizeof line, "%s %s %s\n", when, level_names[level], text);
-    write_all(l->fd, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+    write_all(l->fd, line, (size_t)n);
 }
 
 static void number(struct buf *o, const char *key, uint64_t v)
@@ -115,26 +141,38 @@ static void request_json(const struct srv_log *l, const struct srv_request_line 
     buf_fini(&o);
 }
 
+static void request_text(const struct srv_log *l, const struct srv_request_line *r,
+                         const char *when)
+{
+    char line[3 * MAX_FIELD_BYTES + 512];
+
+    snprintf(line, sizeof line,
+             "%s info request %.*s (%.*s) %.*s: %d %s, prompt %llu (cached %llu), output %llu, "
+             "choices %llu, queue %.1f ms, prefill %.1f ms, decode %.1f ms, "
+             "first token %.1f ms, total %.1f ms%s",
+             when, field_bytes(r->id, MAX_FIELD_BYTES), r->id,
+             field_bytes(r->request_id, MAX_FIELD_BYTES), r->request_id,
+             field_bytes(r->path, MAX_FIELD_BYTES), r->path, r->status, r->finish,
+             (unsigned long long)r->n_prompt, (unsigned long long)r->n_cached,
+             (unsigned long long)r->n_output, (unsigned long long)r->n_choices,
+             (double)r->queued_us / 1e3, (double)r->prefill_us / 1e3, (double)r->decode_us / 1e3,
+             (double)r->first_token_us / 1e3, (double)r->total_us / 1e3,
+             r->n_preempted ? ", preempted" : "");
+    clean(line, true);
+    size_t n = strlen(line);
+    line[n] = '\n';
+    write_all(l->fd, line, n + 1);
+}
+
 void srv_log_request(const struct srv_log *l, const struct srv_request_line *r)
 {
-    char when[32], line[1024];
+    char when[32];
 
-    if (l->level > SRV_INFO)
+    if (!srv_log_shows(l, SRV_INFO))
         return;
     stamp(when);
-    if (l->format == SRV_LOG_JSON) {
+    if (l->format == SRV_LOG_JSON)
         request_json(l, r, when);
-        return;
-    }
-    int n = snprintf(line, sizeof line,
-                     "%s info request %s (%s) %s: %d %s, prompt %llu (cached %llu), output %llu, "
-                     "choices %llu, queue %.1f ms, prefill %.1f ms, decode %.1f ms, "
-                     "first token %.1f ms, total %.1f ms%s\n",
-                     when, r->id, r->request_id, r->path, r->status, r->finish,
-                     (unsigned long long)r->n_prompt, (unsigned long long)r->n_cached,
-                     (unsigned long long)r->n_output, (unsigned long long)r->n_choices,
-                     (double)r->queued_us / 1e3, (double)r->prefill_us / 1e3,
-                     (double)r->decode_us / 1e3, (double)r->first_token_us / 1e3,
-                     (double)r->total_us / 1e3, r->n_preempted ? ", preempted" : "");
-    write_all(l->fd, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+    else
+        request_text(l, r, when);
 }

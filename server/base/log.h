@@ -4,6 +4,7 @@
 #ifndef SERVER_BASE_LOG_H
 #define SERVER_BASE_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/err.h"
@@ -17,11 +18,20 @@ struct srv_log {
 
 void srv_log_init(struct srv_log *l, int fd, int level, int format);
 
-/* One line; newlines in the text become spaces. */
+/* Whether lines of this level are written: ask before working out what a debug
+ * line says. */
+static inline bool srv_log_shows(const struct srv_log *l, enum srv_log_level level)
+{
+    return (int)level >= l->level;
+}
+
+/* One line of at most about 1,100 bytes, cut between characters.  Newlines, as
+ * text every control character, become spaces, bytes that are not UTF-8 '?'. */
 void srv_logf(const struct srv_log *l, enum srv_log_level level, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* What one generation request did; written once, at its end. */
+/* What one generation request did; written once, at its end.  As text, a long id
+ * or path is cut. */
 struct srv_request_line {
     const char *id, *request_id; /* ours, and the x-request-id */
     const char *path;
