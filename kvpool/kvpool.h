@@ -43,10 +43,6 @@
 
 struct kvpool;
 
-/* Eviction ranks of cached blocks: a rank is touched only when every lower one
- * is empty; within one, the block used longest ago goes first. */
-enum { KVPOOL_RANKS = 4 };
-
 struct kvpool_config {
     uint32_t n_blocks;
     uint32_t max_seqs;       /* open at once                                     */
@@ -71,12 +67,9 @@ void kvpool_destroy(struct kvpool *p);
 
 /* What separates prefixes that must never be shared although tokens agree. */
 struct kvpool_key {
-    uint64_t salt;    /* hash of the request's cache_salt; 0: none */
-    uint64_t adapter; /* 0: none */
-    bool no_lookup;   /* compute everything (prompt logprobs need all logits) */
-    uint8_t rank;     /* of the blocks this sequence uses, 0..KVPOOL_RANKS - 1;
-                       * a shared block has its users' highest              */
-    bool again;       /* a preempted request's return: not counted a second time */
+    uint64_t salt;  /* hash of the request's cache_salt; 0: none */
+    bool no_lookup; /* compute everything (prompt logprobs need all logits) */
+    bool again;     /* a preempted request's return: not counted a second time */
 };
 
 /* Open a sequence with its known tokens (copied) and look its prefix up.
@@ -195,7 +188,6 @@ enum kvpool_state { KVPOOL_FREE, KVPOOL_CACHED, KVPOOL_RESTING, KVPOOL_HELD, KVP
 /* One block, for the block map. */
 struct kvpool_block {
     enum kvpool_state state;
-    uint8_t rank;         /* of eviction                                       */
     bool published;       /* under `prefix` in the index                       */
     uint32_t group;       /* last held by                                      */
     uint32_t n_refs;      /* table entries and copies that name it             */

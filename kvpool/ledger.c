@@ -5,11 +5,11 @@
  * it leaves the index, is never handed out again, and the derived structures
  * are rebuilt around it, so that the daemon serves on with a smaller pool.
  * Engine thread alone; O(blocks + table entries), no allocation. */
-#include "kvpool/internal.h"
+#include "kvpool/lists.h"
+#include "kvpool/nodes.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 /* One run of the check.  Scratch arrays, one entry a block. */
 struct audit {
@@ -130,11 +130,11 @@ static void check_blocks(struct audit *a)
                       p->group_held[g]);
     if (count_pinned(p) != p->n_pinned)
         violation(a, 8, -1, "pins name %u blocks: ledger has %u", count_pinned(p), p->n_pinned);
-    uint64_t sum = (uint64_t)p->free.n + p->n_cached + p->resting.n + p->n_held + p->n_quarantined;
+    uint64_t sum = (uint64_t)p->free.n + p->cached.n + p->resting.n + p->n_held + p->n_quarantined;
     if (sum != p->cfg.n_blocks)
         violation(a, 2, -1,
                   "%u free + %u cached + %u resting + %u held + %u quarantined = %llu: pool has %u",
-                  p->free.n, p->n_cached, p->resting.n, p->n_held, p->n_quarantined,
+                  p->free.n, p->cached.n, p->resting.n, p->n_held, p->n_quarantined,
                   (unsigned long long)sum, p->cfg.n_blocks);
 }
 
@@ -177,32 +177,31 @@ static void check_list(struct audit *a, const struct blk_list *l, enum blk_state
                   before, l->n, l->tail);
 }
 
-/* The cached blocks of one rank. */
-static void check_rank(struct audit *a, uint32_t rank)
+/* (9): the cached blocks, in eviction order over all stripes. */
+static void check_cached(struct audit *a)
 {
     const struct kvpool *p = a->p;
-    const struct lru *l = &p->cached[rank];
+    const struct lru *l = &p->cached;
     struct lru_walk w;
-    uint32_t n = 0, before = NIL, last[LANES];
+    uint32_t n = 0, before = NIL, last[STRIPES];
     memset(last, 0xff, sizeof last);
-    kvpool_walk_start(&w, p, rank);
-    for (uint32_t b; (b = kvpool_walk_next(&w, p)) != NIL; before = last[w.lane] = b, n++) {
-        if (!check_member(a, b, last[w.lane], before, BLK_CACHED, "cached"))
+    kvpool_walk_start(&w, p);
+    for (uint32_t b; (b = kvpool_walk_next(&w, p)) != NIL; before = last[w.stripe] = b, n++) {
+        if (!check_member(a, b, last[w.stripe], before, BLK_CACHED, "cached"))
             return;
         const struct blk *k = kvpool_blk(p, b);
-        if (k->rank != rank || k->lane != w.lane)
-            violation(a, 9, b, "block %u of rank %u and lane %u is in rank %u, lane %u", b, k->rank,
-                      k->lane, rank, w.lane);
-        if (k->prev == NIL && k->at != (uint32_t)l->first[w.lane])
-            violation(a, 9, b, "block %u was cached as number %u: its lane begins with %u", b,
-                      k->at, (uint32_t)l->first[w.lane]);
+        if (k->stripe != w.stripe)
+            violation(a, 9, b, "block %u of stripe %u is in stripe %u", b, k->stripe, w.stripe);
+        if (k->prev == NIL && k->at != (uint32_t)l->first[w.stripe])
+            violation(a, 9, b, "block %u was cached as number %u: its stripe begins with %u", b,
+                      k->at, (uint32_t)l->first[w.stripe]);
     }
-    for (uint32_t i = 0; i < LANES; i++)
+    for (uint32_t i = 0; i < STRIPES; i++)
         if (l->tail[i] != last[i])
-            violation(a, 9, -1, "lane %u of rank %u ends in block %u: ledger has %u", i, rank,
-                      last[i], l->tail[i]);
+            violation(a, 9, -1, "stripe %u ends in block %u: ledger has %u", i, last[i],
+                      l->tail[i]);
     if (n != l->n)
-        violation(a, 9, -1, "%u cached blocks of rank %u: ledger has %u", n, rank, l->n);
+        violation(a, 9, -1, "%u cached blocks: ledger has %u", n, l->n);
 }
 
 static void check_lists(struct audit *a)
@@ -210,13 +209,7 @@ static void check_lists(struct audit *a)
     struct kvpool *p = a->p;
     memset(a->mark, 0, p->cfg.n_blocks * sizeof *a->mark);
     check_list(a, &p->free, BLK_FREE, "free");
-    uint32_t n_cached = 0;
-    for (uint32_t r = 0; r < KVPOOL_RANKS; r++) {
-        check_rank(a, r);
-        n_cached += p->cached[r].n;
-    }
-    if (n_cached != p->n_cached)
-        violation(a, 9, -1, "%u cached blocks in all lists: ledger has %u", n_cached, p->n_cached);
+    check_cached(a);
     check_list(a, &p->resting, BLK_RESTING, "resting");
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++)
         if (a->mark[b] == 0 && kvpool_blk(p, b)->state <= BLK_RESTING)
@@ -254,12 +247,12 @@ static void check_node(struct audit *a, uint32_t n)
 static void check_lines(struct audit *a)
 {
     struct kvpool *p = a->p;
-    uint32_t n_linked = 0, n_away = 0, n_say_away = 0, n_used = 0, n_stacked = 0;
-    for (uint32_t i = 0; i <= p->line_mask; i++) {
-        const struct line *l = &p->line[i];
-        n_away += l->n_away;
+    uint32_t n_linked = 0, n_elsewhere = 0, n_say_elsewhere = 0, n_used = 0, n_stacked = 0;
+    for (uint32_t i = 0; i <= p->bucket_mask; i++) {
+        const struct bucket *l = &p->bucket[i];
+        n_elsewhere += l->n_elsewhere;
         n_linked += (uint32_t)__builtin_popcountll(l->used);
-        for (uint32_t n = l->chain; n < p->n_nodes && n_linked <= p->n_nodes;
+        for (uint32_t n = l->overflow; n < p->n_nodes && n_linked <= p->n_nodes;
              n = kvpool_node(p, n)->next)
             n_linked++;
     }
@@ -267,7 +260,7 @@ static void check_lines(struct audit *a)
         const struct node *d = kvpool_node(p, n);
         n_used += d->in_use;
         n_stacked += d->stacked;
-        n_say_away += d->in_use && d->way >= OWN;
+        n_say_elsewhere += d->in_use && d->place >= AT_HOME;
         if (!d->in_use && !d->stacked)
             violation(a, 6, -1, "node %u is not in use, but can never be again", n);
     }
@@ -276,9 +269,9 @@ static void check_lines(struct audit *a)
                   p->n_nodes - p->n_nodes_unused);
     if (n_stacked != p->n_stacked)
         violation(a, 6, -1, "%u nodes are stacked: ledger has %u", n_stacked, p->n_stacked);
-    if (n_linked != n_used || n_away != n_say_away)
-        violation(a, 6, -1, "the index has %u nodes, %u away from their line: %u and %u are",
-                  n_linked, n_away, n_used, n_say_away);
+    if (n_linked != n_used || n_elsewhere != n_say_elsewhere)
+        violation(a, 6, -1, "the index has %u nodes, %u away from their bucket: %u and %u are",
+                  n_linked, n_elsewhere, n_used, n_say_elsewhere);
 }
 
 /* (6): blocks and nodes name each other; nodes are counted by who needs them. */
@@ -327,7 +320,7 @@ static void check_published(struct audit *a, uint32_t id)
         for (uint32_t g = 0; g < p->n_groups; g++) {
             blk_id mine = kvpool_row(p, s, g)[i];
             if (p->lay.group[g].window == 0 && mine != kvpool_node_blocks(p, n)[g] &&
-                in_pool(p, mine) && !kvpool_blk(p, mine)->doomed)
+                in_pool(p, mine) && !kvpool_blk(p, mine)->poisoned)
                 violation(a, 5, mine, "sequence %u group %u column %u is block %d: published is %d",
                           id, g, i, mine, kvpool_node_blocks(p, n)[g]);
         }
@@ -409,7 +402,7 @@ static void repair_tables(struct audit *a)
         for (uint32_t g = 0; g < p->n_groups; g++)
             for (uint32_t i = 0; i < n_cols; i++) {
                 blk_id *b = &kvpool_row(p, s, g)[i];
-                if (i >= s->first[g] && (!in_pool(p, *b) || kvpool_blk(p, *b)->doomed))
+                if (i >= s->first[g] && (!in_pool(p, *b) || kvpool_blk(p, *b)->poisoned))
                     s->damaged = true;
                 if (i < s->first[g] || !in_pool(p, *b))
                     *b = BLK_NONE;
@@ -426,7 +419,7 @@ static void repair_index(struct audit *a)
     struct kvpool *p = a->p;
     for (uint32_t b = 0; b < p->cfg.n_blocks; b++) {
         struct blk *k = kvpool_blk(p, b);
-        if (k->node != NIL && (k->doomed || !names(p, k->node, k->group, b)))
+        if (k->node != NIL && (k->poisoned || !names(p, k->node, k->group, b)))
             k->node = NIL;
     }
     kvpool_index_clear(p);
@@ -435,7 +428,7 @@ static void repair_index(struct audit *a)
         struct node *d = kvpool_node(p, n);
         d->stacked = false;
         if (!d->in_use) {
-            kvpool_node_stack(p, n);
+            kvpool_node_recycle(p, n);
             continue;
         }
         d->n_resident = 0;
@@ -455,7 +448,7 @@ static void repair_index(struct audit *a)
         if (p->seq[id].open && p->seq[id].node != NIL)
             kvpool_node(p, p->seq[id].node)->refs++;
     for (uint32_t n = 0; n < p->n_nodes; n++)
-        kvpool_node_tidy(p, n);
+        kvpool_node_free_unused(p, n);
 }
 
 /* Append b to order[] unless it was seen; false: it was, or is none. */
@@ -468,20 +461,20 @@ static bool follow_one(struct audit *a, uint32_t b, uint32_t *order, uint32_t *n
     return true;
 }
 
-/* The old lists' order as far as they can be followed, into order[]. */
+/* The lists' order as far as they can be followed, into order[]. */
 static void follow(struct audit *a, const struct blk_list *l, uint32_t *order, uint32_t *n)
 {
     for (uint32_t b = l->head; follow_one(a, b, order, n);)
         b = kvpool_blk(a->p, b)->next;
 }
 
-static void follow_rank(struct audit *a, uint32_t rank, uint32_t *order, uint32_t *n)
+static void follow_cached(struct audit *a, uint32_t *order, uint32_t *n)
 {
     struct lru_walk w;
-    kvpool_walk_start(&w, a->p, rank);
+    kvpool_walk_start(&w, a->p);
     for (uint32_t b; (b = kvpool_walk_next(&w, a->p)) != NIL;)
         if (!follow_one(a, b, order, n))
-            w.at[w.lane] = NIL;
+            w.at[w.stripe] = NIL;
 }
 
 static void repair_blocks(struct audit *a)
@@ -490,8 +483,7 @@ static void repair_blocks(struct audit *a)
     uint32_t *order = a->mark, n = 0;
     follow(a, &p->resting, order, &n);
     uint32_t end = n;
-    for (uint32_t r = 0; r < KVPOOL_RANKS; r++)
-        follow_rank(a, r, order, &n);
+    follow_cached(a, order, &n);
     follow(a, &p->free, order, &n);
     kvpool_lists_init(p);
     p->n_held = p->n_quarantined = 0;
@@ -505,7 +497,7 @@ static void repair_blocks(struct audit *a)
             k->state = BLK_HELD;
             p->n_held++;
             p->group_held[k->group]++;
-        } else if (!listed || k->doomed) {
+        } else if (!listed || k->poisoned) {
             k->state = BLK_QUARANTINED;
             p->n_quarantined++;
         } else {
@@ -517,7 +509,7 @@ static void repair_blocks(struct audit *a)
         uint32_t b = order[i];
         if (kvpool_blk(p, b)->state != BLK_FREE)
             continue;
-        if (i == end || (i > end && kvpool_blk(p, b)->rank != kvpool_blk(p, order[i - 1])->rank))
+        if (i == end)
             step = 0; /* dates rise along a list, up to now */
         step = kvpool_blk(p, b)->step > step ? kvpool_blk(p, b)->step : step;
         step = step < p->launched ? step : p->launched;
@@ -526,7 +518,7 @@ static void repair_blocks(struct audit *a)
             kvpool_blk(p, b)->state = BLK_RESTING;
             kvpool_list_append(p, &p->resting, b);
         } else {
-            kvpool_blk_settle(p, (blk_id)b);
+            kvpool_blk_make_idle(p, (blk_id)b);
         }
     }
 }
@@ -556,7 +548,7 @@ enum err_code kvpool_check(struct kvpool *p, struct err *e)
         return ERR_OK;
     p->count.violations += a.n_violations;
     for (uint32_t b = 0; b < n; b++)
-        kvpool_blk(p, b)->doomed |= (a.source[b] & BAD) != 0;
+        kvpool_blk(p, b)->poisoned |= (a.source[b] & BAD) != 0;
     p->n_pinned = count_pinned(p);
     repair_tables(&a);
     repair_index(&a);
@@ -570,7 +562,7 @@ void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out)
     *out = (struct kvpool_stats){
         .n_blocks = p->cfg.n_blocks,
         .n_free = p->free.n,
-        .n_cached = p->n_cached,
+        .n_cached = p->cached.n,
         .n_held = p->n_held,
         .n_resting = p->resting.n,
         .n_seqs = p->n_seqs,
@@ -590,7 +582,7 @@ void kvpool_stats(const struct kvpool *p, struct kvpool_stats *out)
         .n_pins = p->n_pins,
         .n_pinned = p->n_pinned,
     };
-    if (p->n_cached > 0)
+    if (p->cached.n > 0)
         out->oldest_cached_step = kvpool_blk(p, kvpool_oldest(p))->step;
     for (uint32_t g = 0; g < p->n_groups; g++)
         out->group_held[g] = p->group_held[g];

@@ -2,7 +2,7 @@
  *
  * Reads only.  Engine thread alone.  Costs a walk over the idle lists and the
  * pins' tables, whatever the page asked for. */
-#include "kvpool/internal.h"
+#include "kvpool/lists.h"
 
 static_assert((int)KVPOOL_FREE == BLK_FREE && (int)KVPOOL_CACHED == BLK_CACHED &&
                   (int)KVPOOL_RESTING == BLK_RESTING && (int)KVPOOL_HELD == BLK_HELD &&
@@ -24,7 +24,6 @@ static struct kvpool_block describe(const struct kvpool *p, uint32_t b)
 {
     const struct blk *k = kvpool_blk(p, b);
     struct kvpool_block out = { .state = (enum kvpool_state)k->state,
-                                .rank = (uint8_t)k->rank,
                                 .group = k->group,
                                 .n_refs = k->ref,
                                 .published = k->node != NIL,
@@ -50,12 +49,10 @@ static void number_idle(const struct kvpool *p, const struct page *g)
     uint32_t order = 0;
     for (uint32_t b = p->free.head; b != NIL; b = kvpool_blk(p, b)->next)
         number(g, b, order++);
-    for (uint32_t r = 0; r < KVPOOL_RANKS; r++) {
-        struct lru_walk w;
-        kvpool_walk_start(&w, p, r);
-        for (uint32_t b; (b = kvpool_walk_next(&w, p)) != NIL;)
-            number(g, b, order++);
-    }
+    struct lru_walk w;
+    kvpool_walk_start(&w, p);
+    for (uint32_t b; (b = kvpool_walk_next(&w, p)) != NIL;)
+        number(g, b, order++);
 }
 
 static void count_pins(const struct kvpool *p, const struct page *g)

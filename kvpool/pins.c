@@ -3,9 +3,7 @@
  * A pin is a sequence that never runs: it holds the blocks of a cached prefix in
  * a slot of its own, so that the ledger counts it like any other.  Engine thread
  * alone; O(1) a block. */
-#include <string.h>
-
-#include "kvpool/internal.h"
+#include "kvpool/sequence.h"
 
 enum err_code kvpool_pin(struct kvpool *p, const int32_t *tokens, uint32_t n_tokens,
                          const struct kvpool_key *key, uint64_t expires, uint32_t *out,
@@ -35,8 +33,7 @@ enum err_code kvpool_pin(struct kvpool *p, const int32_t *tokens, uint32_t n_tok
     memcpy(s->tokens, tokens, (size_t)covered * sizeof *tokens);
     s->n_known = covered;
     s->salt = key->salt;
-    s->adapter = key->adapter;
-    s->domain = kvpool_prefix_domain(p, key->salt, key->adapter);
+    s->domain = kvpool_prefix_domain(p, key->salt);
     s->expires = expires;
     kvpool_seq_hold(p, s, &hit);
     p->n_pinned += n_blocks;

@@ -4,10 +4,10 @@
  * a refusal has changed nothing; a rollback puts back the very blocks that were
  * there.  Windows are left behind at commit, when nothing can need them again;
  * blocks that a copy reads stay held until the copy has run. */
-#include "kvpool/internal.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "kvpool/blocks.h"
+#include "kvpool/copies.h"
+#include "kvpool/lists.h"
+#include "kvpool/sequence.h"
 
 /* What a reserve of n tokens takes and what it gives back first. */
 struct demand {
@@ -53,13 +53,13 @@ static struct demand demand_of(const struct kvpool *p, const struct seq *s, uint
             continue;
         for (uint32_t i = s->first[g]; i < first_for(p, s, g, n); i++) {
             blk_id b = kvpool_row(p, s, g)[i];
-            d.n_gain += b != BLK_NONE && kvpool_blk(p, b)->ref == 1 && !kvpool_blk(p, b)->doomed;
+            d.n_gain += b != BLK_NONE && kvpool_blk(p, b)->ref == 1 && !kvpool_blk(p, b)->poisoned;
         }
     }
     return d;
 }
 
-static void leave_below(struct kvpool *p, struct seq *s, uint32_t g, uint32_t first)
+static void drop_below(struct kvpool *p, struct seq *s, uint32_t g, uint32_t first)
 {
     blk_id *row = kvpool_row(p, s, g);
     for (; s->first[g] < first; s->first[g]++) {
@@ -68,107 +68,6 @@ static void leave_below(struct kvpool *p, struct seq *s, uint32_t g, uint32_t fi
         if (b != BLK_NONE)
             kvpool_blk_drop(p, b, false);
     }
-}
-
-/* ---- copies ---------------------------------------------------------------------- */
-
-static enum err_code grow_copies(struct kvpool *p, uint32_t n, struct err *e)
-{
-    if (p->n_copies + n <= p->cap_copies)
-        return ERR_OK;
-    uint32_t cap = (p->n_copies + n) * 2;
-    size_t bytes = (size_t)cap * sizeof *p->copy;
-    struct plan_copy *a = malloc(bytes), *b = malloc(bytes);
-    if (a == NULL || b == NULL) {
-        free(a);
-        free(b);
-        return err_nomem(e, "block copies", bytes);
-    }
-    memcpy(a, p->copy, p->n_copies * sizeof *a);
-    free(p->copy);
-    free(p->copy_out);
-    p->copy = a;
-    p->copy_out = b;
-    p->cap_copies = cap;
-    return ERR_OK;
-}
-
-static void copy_block(struct kvpool *p, struct seq *s, uint32_t g, blk_id from)
-{
-    blk_id *entry = kvpool_row(p, s, g) + (s->n_computed >> p->shift);
-    kvpool_blk_take(p, g, entry, 1);
-    s->source[g] = from; /* our reference moves from the table to here */
-    s->n_sources++;
-    struct blk *k = kvpool_blk(p, from);
-    uint8_t offset = (uint8_t)(s->n_computed & (p->block_tokens - 1));
-    k->copied = k->sources++ == 0 || k->copied < offset ? offset : k->copied;
-    p->copy[p->n_copies++] = (struct plan_copy){ .from = from, .to = *entry };
-    p->count.copies++;
-}
-
-/* The copy into `to` will not run, unless it was taken already. */
-static void cancel_copy(struct kvpool *p, blk_id to)
-{
-    for (uint32_t i = p->n_copies; i-- > 0;)
-        if (p->copy[i].to == to) {
-            p->copy[i] = p->copy[--p->n_copies];
-            return;
-        }
-}
-
-void kvpool_seq_drop_sources(struct kvpool *p, struct seq *s)
-{
-    for (uint32_t g = 0; s->n_sources > 0 && g < p->n_groups; g++) {
-        blk_id from = s->source[g];
-        if (from == BLK_NONE)
-            continue;
-        cancel_copy(p, kvpool_row(p, s, g)[s->n_computed >> p->shift]);
-        s->source[g] = BLK_NONE;
-        s->n_sources--;
-        kvpool_blk(p, from)->sources--;
-        kvpool_blk_drop(p, from, false);
-    }
-}
-
-/* The step that copied has run: its sources are no longer read. */
-static void finish_copies(struct kvpool *p, struct seq *s)
-{
-    for (uint32_t g = 0; s->n_sources > 0 && g < p->n_groups; g++) {
-        blk_id from = s->source[g];
-        if (from == BLK_NONE)
-            continue;
-        s->source[g] = BLK_NONE;
-        s->n_sources--;
-        kvpool_blk(p, from)->sources--;
-        kvpool_blk_drop(p, from, false);
-    }
-}
-
-/* Put the sources back into the table. */
-static void undo_copies(struct kvpool *p, struct seq *s, bool unseen)
-{
-    for (uint32_t g = 0; s->n_sources > 0 && g < p->n_groups; g++) {
-        blk_id from = s->source[g];
-        if (from == BLK_NONE)
-            continue;
-        blk_id *entry = kvpool_row(p, s, g) + (s->n_computed >> p->shift), to = *entry;
-        cancel_copy(p, to);
-        *entry = from;
-        s->source[g] = BLK_NONE;
-        s->n_sources--;
-        kvpool_blk(p, from)->sources--;
-        kvpool_blk_drop(p, to, unseen);
-    }
-}
-
-const struct plan_copy *kvpool_take_copies(struct kvpool *p, uint32_t *n)
-{
-    struct plan_copy *out = p->copy;
-    p->copy = p->copy_out;
-    p->copy_out = out;
-    *n = p->n_copies;
-    p->n_copies = 0;
-    return out;
 }
 
 /* ---- reserve, roll back, commit ------------------------------------------------------ */
@@ -197,18 +96,18 @@ enum err_code kvpool_reserve(struct kvpool *p, seq_id id, uint32_t n, struct err
         return err_set(e, ERR_BUSY, "%llu KV blocks wanted: %u idle of %u",
                        (unsigned long long)need, kvpool_n_idle(p), p->cfg.n_blocks);
     enum err_code rc = kvpool_seq_grow(p, s, have + d.n_cols, end + n, e);
-    if (rc == ERR_OK)
-        rc = grow_copies(p, d.n_copies, e);
+    if (rc == ERR_OK && d.n_copies > 0)
+        rc = kvpool_copies_grow(p, d.n_copies, e);
     if (rc != ERR_OK)
         return rc;
 
     if (p->n_unlimited < p->n_groups)
         for (uint32_t g = 0; g < p->n_groups; g++)
-            leave_below(p, s, g, first_for(p, s, g, n));
+            drop_below(p, s, g, first_for(p, s, g, n));
     for (uint32_t g = 0; g < p->n_groups; g++) {
         blk_id from = d.n_copies > 0 ? must_copy(p, s, g) : BLK_NONE;
         if (from != BLK_NONE)
-            copy_block(p, s, g, from);
+            kvpool_copy_block(p, s, g, from);
         kvpool_blk_take(p, g, kvpool_row(p, s, g) + have, d.n_cols);
     }
     if (s->n_reserved == 0)
@@ -230,7 +129,7 @@ void kvpool_rollback(struct kvpool *p, seq_id id)
             if (kvpool_row(p, s, g)[i] != BLK_NONE)
                 kvpool_blk_drop(p, kvpool_row(p, s, g)[i], unseen);
     if (s->n_reserved == 0)
-        undo_copies(p, s, unseen);
+        kvpool_copies_undo(p, s, unseen);
 }
 
 void kvpool_commit(struct kvpool *p, seq_id id, const int32_t *tokens, uint32_t n)
@@ -243,7 +142,8 @@ void kvpool_commit(struct kvpool *p, seq_id id, const int32_t *tokens, uint32_t 
     known = known < n ? known : n;
     assert(memcmp(s->tokens + from, tokens, known * sizeof *tokens) == 0);
     memcpy(s->tokens + from + known, tokens + known, (n - known) * sizeof *tokens);
-    finish_copies(p, s);
+    if (s->n_sources > 0)
+        kvpool_copies_finish(p, s);
     s->n_computed += n;
     s->n_reserved -= n;
     s->n_last = s->n_last < s->n_reserved ? s->n_last : s->n_reserved;
@@ -254,6 +154,6 @@ void kvpool_commit(struct kvpool *p, seq_id id, const int32_t *tokens, uint32_t 
     if (p->n_unlimited < p->n_groups) {
         uint32_t whole = s->n_computed & ~(p->block_tokens - 1);
         for (uint32_t g = 0; g < p->n_groups; g++)
-            leave_below(p, s, g, kvpool_window_first(p, g, whole));
+            drop_below(p, s, g, kvpool_window_first(p, g, whole));
     }
 }

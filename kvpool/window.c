@@ -7,9 +7,9 @@
  * end, the turn's end (on close), every boundary_every blocks, and the place
  * where this prompt's own look-up fell short of a known prefix.  kvpool/README.md
  * states what that costs.  Pure functions; engine thread. */
-#include "kvpool/internal.h"
+#include "kvpool/pool.h"
 
-enum { TAILS_PER_BOUNDARY = 16, LEAST_BOUNDARY = 64 };
+enum { TAILS_PER_BOUNDARY = 16, MIN_BOUNDARY = 64 };
 
 uint32_t kvpool_window_every(const struct kv_layout *lay)
 {
@@ -20,8 +20,8 @@ uint32_t kvpool_window_every(const struct kv_layout *lay)
         longest = tail > longest ? tail : longest;
     }
     uint64_t every = longest * TAILS_PER_BOUNDARY;
-    if (every < LEAST_BOUNDARY)
-        every = LEAST_BOUNDARY;
+    if (every < MIN_BOUNDARY)
+        every = MIN_BOUNDARY;
     return every > INT32_MAX ? INT32_MAX : (uint32_t)every;
 }
 

@@ -55,7 +55,6 @@ static void put_block(struct buf *o, const struct srv *srv, uint32_t id,
     admin_put(o, "refs", b->n_refs);
     admin_put(o, "pins", b->n_pins);
     admin_put(o, "group", b->group);
-    admin_put(o, "rank", b->rank);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)b->prefix);
     admin_put_key(o, "prefix");
     json_put_cstring(o, b->published ? hash : NULL);

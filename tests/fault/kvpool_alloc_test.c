@@ -1,6 +1,6 @@
 /* kvpool_alloc_test.c: every allocation of the pool fails once; nothing leaks,
  * nothing half happens, the ledger stays exact. */
-#include "kvpool/internal.h"
+#include "kvpool/pool.h"
 #include "support/alloc_fail.h"
 #include "support/kv_drive.h"
 

@@ -103,7 +103,7 @@ static void learn(struct model_seq *m, uint32_t n)
 
 static void hash_text(struct model_seq *m, uint32_t from)
 {
-    uint64_t h = from > 0 ? m->expect[from - 1] : mix(m->key.salt, m->key.adapter + 77);
+    uint64_t h = from > 0 ? m->expect[from - 1] : mix(m->key.salt, 77);
     for (uint32_t i = from; i < m->known; i++)
         m->expect[i] = h = mix(h, (uint64_t)m->text[i] + 3);
 }
@@ -215,9 +215,7 @@ static void op_open(void)
         return;
     struct err e;
     uint32_t cached;
-    *m = (struct model_seq){ .key = { .salt = rng_below(&w.r, 5) == 0,
-                                      .adapter = rng_below(&w.r, 7) == 0,
-                                      .rank = (uint8_t)rng_below(&w.r, 5),
+    *m = (struct model_seq){ .key = { .salt = rng_below(&w.r, 3) == 0 ? 1 + rng_below(&w.r, 2) : 0,
                                       .again = rng_below(&w.r, 4) == 0 } };
     compose(m);
     m->key.no_lookup = rng_below(&w.r, 10) == 0;

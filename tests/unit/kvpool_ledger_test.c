@@ -1,6 +1,8 @@
 /* kvpool_ledger_test.c: each invariant, broken on purpose, is named by its
  * number, contained, and leaves a pool that serves on. */
-#include "kvpool/internal.h"
+#include "kvpool/blocks.h"
+#include "kvpool/lists.h"
+#include "kvpool/nodes.h"
 #include "support/kv_drive.h"
 
 /* Two open sequences (one reserved), a cached chain and free blocks. */
@@ -178,10 +180,10 @@ TEST(index_disagrees)
     kvpool_node(s.p, s.p->seq[s.a].node)->refs++;
     expect_contained(&s, "(6)", 0);
     s = setup();
-    s.p->line[kvpool_node(s.p, n)->line].used = 0;
+    s.p->bucket[kvpool_node(s.p, n)->bucket].used = 0;
     expect_contained(&s, "(6)", 0);
     s = setup();
-    s.p->line[kvpool_node(s.p, n)->line].n_away++;
+    s.p->bucket[kvpool_node(s.p, n)->bucket].n_elsewhere++;
     expect_contained(&s, "(6)", 0);
     s = setup();
     kvpool_node(s.p, s.p->n_nodes - 2)->stacked = false;
@@ -218,13 +220,10 @@ TEST(window_left_too_early)
     kvpool_destroy(s.p);
 }
 
-TEST(ranks_disagree)
+TEST(cached_count_disagrees)
 {
     struct scene s = setup();
-    kvpool_blk(s.p, kvpool_oldest(s.p))->rank = 2;
-    expect_contained(&s, "(9)", 1);
-    s = setup();
-    s.p->n_cached++;
+    s.p->cached.n++;
     expect_contained(&s, "(", 0);
 }
 
@@ -272,13 +271,13 @@ TEST(lists_that_lead_astray)
     kvpool_blk(s.p, kvpool_oldest(s.p))->step = 9; /* the others: 0 */
     expect_contained(&s, "(9)", 1);
     s = setup();
-    s.p->cached[0].tail[0] = h;
+    s.p->cached.tail[0] = h;
     expect_contained(&s, "(9)", 0);
     s = setup();
-    kvpool_blk(s.p, kvpool_oldest(s.p))->lane ^= 1;
+    kvpool_blk(s.p, kvpool_oldest(s.p))->stripe ^= 1;
     expect_contained(&s, "(9)", 1);
     s = setup();
-    s.p->cached[0].first[s.p->cached[0].put] = 1000; /* of 12 cached */
+    s.p->cached.first[s.p->cached.put] = 1000; /* of 12 cached */
     expect_contained(&s, "(9)", 1);
     s = setup();
     s.p->free.n--;
@@ -311,7 +310,7 @@ int main(void)
         RUN(index_disagrees),
         RUN(table_entry_out_of_range),
         RUN(window_left_too_early),
-        RUN(ranks_disagree),
+        RUN(cached_count_disagrees),
         RUN(a_violation_while_blocks_rest),
         RUN(group_sums),
         RUN(lists_that_lead_astray),

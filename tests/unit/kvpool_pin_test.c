@@ -1,5 +1,5 @@
 /* kvpool_pin_test.c: what eviction may not touch, and what it touches last. */
-#include "kvpool/internal.h"
+#include "kvpool/pool.h"
 #include "support/kv_drive.h"
 
 static struct kvpool *pool_with_pins(uint32_t blocks, uint32_t budget, uint32_t window)
@@ -97,52 +97,12 @@ TEST(pins_hold_window_tails)
     kvpool_destroy(p);
 }
 
-TEST(lower_ranks_go_first)
-{
-    struct kvpool *p = pool_of(.blocks = 40);
-    for (uint32_t rank = 0; rank < KVPOOL_RANKS; rank++) {
-        struct kvpool_key key = { .rank = (uint8_t)(KVPOOL_RANKS - 1 - rank) };
-        fill_text(drive.text, 1 + rank, 100);
-        seq_id s = drive_open_text(p, 100, &key);
-        drive_text_to(p, s, 100, 4096);
-        kvpool_close(p, s);
-    }
-    /* 24 cached, oldest of the highest rank.  Take 22: all of rank 0, none else. */
-    seq_id s = drive_open(p, 50, 22 * 16);
-    drive_to(p, s, 50, 22 * 16, 4096);
-    for (uint32_t rank = 0; rank < KVPOOL_RANKS; rank++) {
-        fill_text(drive.text, 1 + rank, 100);
-        assert_int_equal(kvpool_peek(p, drive.text, 100, NULL), rank == KVPOOL_RANKS - 1 ? 0 : 96);
-    }
-    assert_ledger(p);
-    kvpool_close(p, s);
-    assert_pool_idle(p);
-    kvpool_destroy(p);
-}
-
-TEST(a_shared_block_has_its_users_highest_rank)
-{
-    struct kvpool *p = pool_of(.blocks = 20);
-    struct kvpool_key high = { .rank = 3 };
-    drive_request(p, 1, 100, 1, 4096);
-    fill_text(drive.text, 1, 60); /* the first 3 blocks serve a high one too */
-    kvpool_close(p, drive_open_text(p, 60, &high));
-    drive_request(p, 1, 100, 1, 4096); /* and a low one again */
-    drive_request(p, 2, 16 * 16, 1, 4096);
-    fill_text(drive.text, 1, 100);
-    assert_int_equal(kvpool_peek(p, drive.text, 100, NULL), 48);
-    assert_pool_idle(p);
-    kvpool_destroy(p);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RUN(pinned_prefix_outlives_pressure),
         RUN(pins_keep_to_their_budget),
         RUN(pins_hold_window_tails),
-        RUN(lower_ranks_go_first),
-        RUN(a_shared_block_has_its_users_highest_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* kvpool_prefix_test.c: what a prompt finds, what it must never find, and why
  * it missed. */
-#include "kvpool/internal.h"
+#include "kvpool/lists.h"
+#include "kvpool/nodes.h"
+#include "kvpool/prefix.h"
 #include "support/kv_drive.h"
 #include "support/rng.h"
 
@@ -78,8 +80,8 @@ static void evict_column(struct kvpool *p, uint32_t n, uint32_t col)
     blk_id b = kvpool_node_blocks(p, p->path[col])[0];
     assert_int_equal(kvpool_blk(p, b)->state, BLK_CACHED);
     kvpool_uncache(p, (uint32_t)b);
-    kvpool_prefix_forget(p, b, true);
-    kvpool_blk_settle(p, b);
+    kvpool_node_withdraw(p, b, true);
+    kvpool_blk_make_idle(p, b);
 }
 
 TEST(hole_in_the_chain_hides_what_follows)
@@ -161,8 +163,8 @@ TEST(many_ways_on_from_one_block)
             assert_ledger(p);
         }
     uint32_t n = 0;
-    for (uint32_t i = 0; i <= p->line_mask; i++)
-        n += p->line[i].n_away;
+    for (uint32_t i = 0; i <= p->bucket_mask; i++)
+        n += p->bucket[i].n_elsewhere;
     assert_true(n > N - 20);
     assert_int_equal(kvpool_reset_cache(p), N + 1);
     assert_pool_idle(p);
@@ -205,9 +207,9 @@ TEST(domains_are_separate)
     struct kvpool *p = pool_of(.blocks = 400);
     struct kvpool_key a = { .salt = 0xa }, probes[] = { { .salt = 0 },
                                                         { .salt = 0xb },
-                                                        { .adapter = 0xa },
-                                                        { .salt = 0xa, .adapter = 1 },
-                                                        { .salt = 1, .adapter = 0xa } };
+                                                        { .salt = 1 },
+                                                        { .salt = ~(uint64_t)0xa },
+                                                        { .salt = (uint64_t)0xa << 32 } };
     fill_text(drive.text, 1, 1024);
     seq_id s = drive_open_text(p, 1024, &a);
     drive_text_to(p, s, 1024, 4096);

@@ -1,6 +1,6 @@
 /* kvpool_window_test.c: windows hold what a query can see and no more, and are
  * shared all the same. */
-#include "kvpool/internal.h"
+#include "kvpool/pool.h"
 #include "support/kv_drive.h"
 #include "support/rng.h"
 

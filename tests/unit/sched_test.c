@@ -2,7 +2,7 @@
  * and the hash model of sched_world. */
 #include "property/sched_world.h"
 
-#include "kvpool/internal.h"
+#include "kvpool/pool.h"
 #include "support/test.h"
 
 static const struct sample_params greedy = { .top_p = 1,
