@@ -9,6 +9,7 @@
 #include "kvpool/lists.h"
 #include "kvpool/nodes.h"
 #include "kvpool/sequence.h"
+#include "proto/plan/kv_slot.h"
 
 enum { MAX_SEQS = 65535, MAX_SEQ_TOKENS = 1 << 30 };
 
@@ -88,8 +89,7 @@ enum err_code kvpool_create(struct kvpool **out, const struct kv_layout *lay,
     p->cfg = *cfg;
     p->block_tokens = lay->block_tokens;
     p->n_groups = lay->n_groups;
-    while ((1u << p->shift) < p->block_tokens)
-        p->shift++;
+    p->shift = (uint32_t)kv_block_shift(p->block_tokens);
     p->n_slots = cfg->max_seqs + cfg->max_pins;
     p->max_cols = kvpool_cols(p, cfg->max_seq_tokens);
     for (uint32_t g = 0; g < p->n_groups; g++)

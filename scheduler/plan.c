@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/plan/kv_slot.h"
+
 /* One array of n elements; counts what was asked for. */
 static void *array(uint64_t n, size_t size, uint64_t *bytes)
 {
@@ -30,8 +32,7 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
         .max_cols =
             (uint32_t)(((uint64_t)max_model_len + lay->block_tokens - 1) / lay->block_tokens),
     };
-    while (1u << b->block_shift < lay->block_tokens)
-        b->block_shift++;
+    b->block_shift = (uint32_t)kv_block_shift(lay->block_tokens);
     b->view.n_groups = lay->n_groups;
     b->token = array(max_tokens, sizeof(int32_t), &bytes);
     b->token_from = array(max_tokens, sizeof(int32_t), &bytes);
@@ -126,7 +127,7 @@ static void fill_group(struct plan_buffer *b, const struct kvpool *pool, const s
                        uint32_t g, uint32_t cols)
 {
     const struct step_plan *v = &b->view;
-    const uint32_t shift = b->block_shift, low = b->block_tokens - 1;
+    const uint32_t shift = b->block_shift;
     int32_t *slot = b->slot_mapping[g];
     for (uint32_t r = 0; r < v->n_rows; r++) {
         uint32_t n;
@@ -140,7 +141,7 @@ static void fill_group(struct plan_buffer *b, const struct kvpool *pool, const s
         uint32_t pos = (uint32_t)b->past_seqlens[r];
         for (int32_t t = b->cu_seqlens[r]; t < b->cu_seqlens[r + 1]; t++, pos++) {
             blk_id blk = row[pos >> shift];
-            slot[t] = blk < 0 ? -1 : (blk << shift) + (int32_t)(pos & low);
+            slot[t] = blk < 0 ? -1 : (int32_t)kv_slot(blk, pos, (int32_t)shift);
         }
     }
 }

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/plan/kv_slot.h"
+
 static enum err_code check_config(struct sched_config *c, const struct kv_layout *lay,
                                   struct err *e)
 {
@@ -109,8 +111,7 @@ enum err_code sched_create(struct sched **out, struct kvpool *pool, const struct
     struct kvpool_stats st;
     kvpool_stats(pool, &st);
     s->n_blocks = st.n_blocks;
-    while (1u << s->block_shift < lay->block_tokens)
-        s->block_shift++;
+    s->block_shift = (uint32_t)kv_block_shift(lay->block_tokens);
     s->now = &s->steps[0];
     uint64_t reqs = (uint64_t)c.max_queued + c.max_num_seqs;
     rc = queue_init(&s->queue, reqs < UINT32_MAX ? (uint32_t)reqs : UINT32_MAX,

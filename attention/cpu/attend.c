@@ -365,7 +365,7 @@ static void write_probabilities(const struct job *j, struct scratch *sc)
             float f = attn_state_finish(st, j->head_sink != NULL, sink_of(j, sc->row[r].head));
             float *s = sc->s + (int64_t)r * TILE;
             for (int64_t k = 0; k < to - from; k++)
-                s[k] = st.sum == 0.0f ? 0.0f : attn_exp(s[k] - st.max) * f;
+                s[k] = st.sum == 0.0f ? 0.0f : exp_nonpositive(s[k] - st.max) * f;
             write_qk(j, &sc->row[r], s, from, to);
         }
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "attention/cpu/inner.h"
+#include "proto/number/formats.h"
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef float f8 __attribute__((vector_size(32)));
@@ -84,21 +85,22 @@ INLINE f8 load_e4m3(const char *p)
 #else
 INLINE f8 load_f16(const char *p)
 {
-    u8x32 u = WIDEN_U16(p), mag = u & 0x7FFF;
-    f8 x = (f8)(mag << 13) * 0x1p112f;
-    return (f8)((u8x32)select8((i8x32)mag >= 0x7C00, mag << 13 | 0x7F800000u, (u8x32)x) |
-                (u & 0x8000) << 16);
+    uint16_t h[8];
+    f8 x;
+    memcpy(h, p, sizeof h);
+    for (int i = 0; i < 8; i++)
+        x[i] = f16_to_float(h[i]);
+    return x;
 }
 
-/* Exponent and mantissa, moved, are a float's but for the bias; subnormals
- * count units of 2^-9. */
 INLINE f8 load_e4m3(const char *p)
 {
-    u8x32 u = WIDEN_U8(p), mag = u & 0x7F;
-    f8 x = (f8)((mag << 20) + (120u << 23));
-    x = select8((i8x32)mag < 8, (u8x32)(__builtin_convertvector((i8x32)mag, f8) * 0x1p-9f),
-                (u8x32)x);
-    return (f8)((u8x32)select8((i8x32)mag == 0x7F, mag | 0x7FC00000u, (u8x32)x) | (u & 0x80) << 24);
+    uint8_t q[8];
+    f8 x;
+    memcpy(q, p, sizeof q);
+    for (int i = 0; i < 8; i++)
+        x[i] = e4m3_to_float(q[i]);
+    return x;
 }
 #endif
 
@@ -368,15 +370,15 @@ static struct attn_state softmax(float *restrict s, int32_t n)
         lane[i] = s[i];
     for (int32_t k = INNER_KEYS; k < n; k += INNER_KEYS)
         for (int i = 0; i < INNER_KEYS; i++)
-            lane[i] = attn_maxf(lane[i], s[k + i]);
+            lane[i] = float_max(lane[i], s[k + i]);
     for (int i = 0; i < INNER_KEYS; i++)
-        max = attn_maxf(max, lane[i]);
+        max = float_max(max, lane[i]);
     if (max == -INFINITY) {
         memset(s, 0, (size_t)n * sizeof *s);
         return (struct attn_state){ ATTN_NO_MAX, 0.0f };
     }
     for (int32_t i = 0; i < n; i++)
-        s[i] = attn_exp(s[i] - max);
+        s[i] = exp_nonpositive(s[i] - max);
     memcpy(lane, s, sizeof lane);
     for (int32_t k = INNER_KEYS; k < n; k += INNER_KEYS)
         for (int i = 0; i < INNER_KEYS; i++)

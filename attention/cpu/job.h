@@ -10,6 +10,7 @@
 #include "attention/attn.h"
 #include "attention/cpu/inner.h"
 #include "attention/platform/workers.h"
+#include "proto/number/formats.h"
 
 /* Positions are attended in tiles on absolute boundaries: the unit of the online
  * softmax and of splitting a long context over threads.  Partial results of

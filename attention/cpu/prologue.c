@@ -14,8 +14,8 @@ static float element(enum attn_dtype d, const void *p, int64_t i)
 {
     if (d == ATTN_F32)
         return ((const float *)p)[i];
-    return d == ATTN_BF16 ? attn_bf16_float(((const uint16_t *)p)[i])
-                          : attn_f16_float(((const uint16_t *)p)[i]);
+    return d == ATTN_BF16 ? bf16_to_float(((const uint16_t *)p)[i])
+                          : f16_to_float(((const uint16_t *)p)[i]);
 }
 
 /* 1 / sqrt(mean(x^2) + epsilon) */
@@ -82,11 +82,11 @@ static void store_row(const struct sink_cache *c, const float *x, int32_t head, 
     if (c->dtype == ATTN_INT8) {
         int8_t *to = (int8_t *)c->base + at;
         for (int32_t i = 0; i < c->width; i++)
-            to[i] = attn_float_int8(x[i], scale[step * i]);
+            to[i] = quantize_int8(x[i], scale[step * i]);
     } else if (c->dtype == ATTN_E4M3) {
         uint8_t *to = (uint8_t *)c->base + at;
         for (int32_t i = 0; i < c->width; i++)
-            to[i] = attn_quant_e4m3(x[i], scale[step * i]);
+            to[i] = quantize_e4m3(x[i], scale[step * i]);
     } else {
         row_store(c->dtype, x, c->width, c->base + at * (int64_t)attn_dtype_bytes(c->dtype));
     }

@@ -12,10 +12,10 @@ void row_load(enum attn_dtype d, const void *from, int64_t n, float *to)
         memcpy(to, from, (size_t)n * sizeof *to);
     else if (d == ATTN_BF16)
         for (int64_t i = 0; i < n; i++)
-            to[i] = attn_bf16_float(h[i]);
+            to[i] = bf16_to_float(h[i]);
     else
         for (int64_t i = 0; i < n; i++)
-            to[i] = attn_f16_float(h[i]);
+            to[i] = f16_to_float(h[i]);
 }
 
 void row_store(enum attn_dtype d, const float *from, int64_t n, void *to)
@@ -25,8 +25,8 @@ void row_store(enum attn_dtype d, const float *from, int64_t n, void *to)
         memcpy(to, from, (size_t)n * sizeof *from);
     else if (d == ATTN_BF16)
         for (int64_t i = 0; i < n; i++)
-            h[i] = attn_float_bf16(from[i]);
+            h[i] = float_to_bf16(from[i]);
     else
         for (int64_t i = 0; i < n; i++)
-            h[i] = attn_float_f16(from[i]);
+            h[i] = float_to_f16(from[i]);
 }

@@ -16,6 +16,7 @@
 #include "attention/cuda/launch.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 
 namespace
 {
@@ -82,8 +83,8 @@ __device__ __forceinline__ void store_pair(const struct dense_call &c, int64_t a
     uint32_t code[2];
     for (int k = 0; k < 2; k++) {
         float s = c.k_scale[c.k_channel ? channel + k : 0];
-        code[k] = c.cache_kind == CACHE_INT8 ? (uint8_t)attn_float_int8(to_float(x[k]), s)
-                                             : attn_quant_e4m3(to_float(x[k]), s);
+        code[k] = c.cache_kind == CACHE_INT8 ? (uint8_t)quantize_int8(to_float(x[k]), s)
+                                             : quantize_e4m3(to_float(x[k]), s);
     }
     *(uint16_t *)((uint8_t *)c.cache + at + channel) = (uint16_t)(code[0] | code[1] << 8);
 }

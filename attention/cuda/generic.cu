@@ -12,6 +12,7 @@
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
 #include "attention/cuda/work.cuh"
+#include "proto/number/formats.h"
 
 namespace
 {
@@ -32,7 +33,7 @@ __device__ __forceinline__ float cached(const struct attn_call &c, const void *c
     if (c.cache == CACHE_INT8)
         return (float)((const int8_t *)cache)[i];
     if (c.cache == CACHE_E4M3)
-        return attn_e4m3_float(((const uint8_t *)cache)[i]);
+        return e4m3_to_float(((const uint8_t *)cache)[i]);
     return to_float(((const T *)cache)[i]);
 }
 
@@ -104,7 +105,7 @@ __device__ void write_qk_row(const struct attn_call &c, const struct query &u, s
         if (c.qk_mode == ATTN_QK_SCORES)
             write_qk(c, u, k, admitted ? x : -INFINITY);
         else
-            write_qk(c, u, k, admitted ? attn_exp(x - s.max) * factor : 0.0f);
+            write_qk(c, u, k, admitted ? exp_nonpositive(x - s.max) * factor : 0.0f);
     }
 }
 
@@ -143,9 +144,9 @@ template <typename T> __global__ void generic(const __grid_constant__ struct att
         bool admitted;
         float x = score<T>(c, u, base + threadIdx.x, &admitted);
         float top = fmaxf(s.max, block_reduce(admitted ? x : ATTN_NO_MAX, false, scratch));
-        float w = admitted ? attn_exp(x - top) : 0.0f;
+        float w = admitted ? exp_nonpositive(x - top) : 0.0f;
         weight[threadIdx.x] = w;
-        float old = s.sum > 0.0f ? attn_exp(s.max - top) : 0.0f;
+        float old = s.sum > 0.0f ? exp_nonpositive(s.max - top) : 0.0f;
         s.sum = s.sum * old + block_reduce(w, true, scratch);
         s.max = top;
         for (int i = threadIdx.x; i < c.v_head_size; i += THREADS) {

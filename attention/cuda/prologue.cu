@@ -14,6 +14,7 @@
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
 #include "attention/cuda/work.cuh"
+#include "proto/number/formats.h"
 
 namespace
 {
@@ -168,8 +169,8 @@ __device__ void store_row(const struct attn_call &c, const float *x, void *cache
         uint32_t code[2];
         for (int k = 0; k < 2; k++) {
             float s = by_channel ? scale[(int64_t)kv_head * c.head_size + i + k] : scale[0];
-            code[k] = c.cache == CACHE_INT8 ? (uint8_t)attn_float_int8(x[i + k], s)
-                                            : attn_quant_e4m3(x[i + k], s);
+            code[k] = c.cache == CACHE_INT8 ? (uint8_t)quantize_int8(x[i + k], s)
+                                            : quantize_e4m3(x[i + k], s);
         }
         *(uint16_t *)((uint8_t *)cache + at + i) = (uint16_t)(code[0] | code[1] << 8);
     }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "attention/rules/internal.h"
+#include "proto/plan/kv_slot.h"
 
 /* ---- shapes --------------------------------------------------------------- */
 
@@ -96,8 +97,7 @@ static enum err_code block_size(struct attn_call *c, struct err *e)
                        "key_cache: block_size %lld, expected a power of two of at least 16",
                        (long long)b);
     p->block_size = (int32_t)b;
-    for (p->block_shift = 0; (1 << p->block_shift) < b; p->block_shift++)
-        ;
+    p->block_shift = kv_block_shift((uint64_t)b);
     p->num_blocks = IN(c, ATTN_KEY_CACHE)->shape[0];
     return ERR_OK;
 }

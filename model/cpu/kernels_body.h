@@ -10,6 +10,7 @@
 
 #include "model/cpu/kernels.h"
 #include "model/cpu/vmath.h"
+#include "proto/number/formats.h"
 
 enum { NV = PANEL / LANES };
 
@@ -272,7 +273,7 @@ static double exp_sum(const float *x, uint32_t n, float shift, float scale, floa
         uint32_t m = n - at < CHUNK ? n - at : CHUNK;
         float s[16] = { 0 };
         for (uint32_t i = 0; i < m; i++)
-            e[i] = fast_exp((x[at + i] - shift) * scale);
+            e[i] = exp_any((x[at + i] - shift) * scale);
         for (uint32_t i = m; i < CHUNK; i++)
             e[i] = 0;
         for (uint32_t i = 0; i < CHUNK; i += 16)

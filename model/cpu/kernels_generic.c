@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "model/cpu/kernels_sets.h"
+#include "proto/number/formats.h"
 
 enum { LANES = 4 };
 #define MICRO_ROWS 3
@@ -20,17 +21,10 @@ static inline V v_load(const float *p)
     return (V){ { p[0], p[1], p[2], p[3] } };
 }
 
-static inline float widen_one(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
 static inline V v_widen(const uint16_t *p)
 {
-    return (V){ { widen_one(p[0]), widen_one(p[1]), widen_one(p[2]), widen_one(p[3]) } };
+    return (V){ { bf16_to_float(p[0]), bf16_to_float(p[1]), bf16_to_float(p[2]),
+                  bf16_to_float(p[3]) } };
 }
 
 static inline V v_set(float x)

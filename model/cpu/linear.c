@@ -7,6 +7,7 @@
 
 #include "model/load/convert.h"
 #include "model/cpu/vmath.h"
+#include "proto/number/formats.h"
 
 enum {
     HUGE_BYTES = 2 << 20,

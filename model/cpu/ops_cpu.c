@@ -12,6 +12,7 @@
 #include "model/load/convert.h"
 #include "model/cpu/cores.h"
 #include "model/cpu/vmath.h"
+#include "proto/number/formats.h"
 
 enum { ROW_WORK = 1 << 15 }; /* elements below which a fork costs more */
 

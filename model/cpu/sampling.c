@@ -8,13 +8,11 @@
 #include <string.h>
 
 #include "model/cpu/kernels.h"
-#include "model/step/philox.h"
+#include "proto/number/philox.h"
+#include "proto/plan/sample_rules.h"
 
 /* Buckets by exponent and 4 bits of mantissa of a float in [0, 1]. */
 enum { BUCKET_SHIFT = 19, BUCKETS = (0x3F800000 >> BUCKET_SHIFT) + 1 };
-
-static const float greedy_below = 1e-5f;
-static const uint32_t in_prompt = 0x80000000u; /* a token's count: seen before the output */
 
 struct item {
     float w;
@@ -23,7 +21,7 @@ struct item {
 
 struct scratch {
     float *logit, *weight;  /* [vocab] */
-    uint32_t *count;        /* [vocab], zero between rows */
+    uint32_t *seen;         /* [vocab], zero between rows */
     struct item *candidate; /* [vocab], by id */
     struct item *item;      /* [vocab], in selection's order */
     double mass[BUCKETS];
@@ -51,10 +49,9 @@ struct sampler {
 
 /* ---- order and thresholds ---- */
 
-/* Strict: larger weight first, then lower id. */
 static bool before(struct item a, struct item b)
 {
-    return a.w != b.w ? a.w > b.w : a.id < b.id;
+    return sample_before(a.w, a.id, b.w, b.id);
 }
 
 static void swap(struct item *a, struct item *b)
@@ -113,14 +110,12 @@ static struct item select_item(struct item *x, uint32_t n, uint32_t count, doubl
 
 static bool kept(float w, int32_t id, struct item last)
 {
-    return w > last.w || (w == last.w && id <= last.id);
+    return sample_kept(w, id, last.w, last.id);
 }
 
 static uint32_t bucket_of(float w)
 {
-    uint32_t u;
-    memcpy(&u, &w, sizeof u);
-    return u >> BUCKET_SHIFT;
+    return float_to_bits(w) >> BUCKET_SHIFT;
 }
 
 /* The last of the top `count` candidates, or of the fewest that hold a weight of
@@ -162,16 +157,13 @@ static struct item tighten(struct scratch *s, uint32_t n_candidates, struct item
 /* A weight that at least `count` tokens reach, and few more. */
 static float weight_of_top(struct scratch *s, uint32_t vocab, uint32_t count)
 {
-    uint32_t sum = 0, b = BUCKETS, edge;
-    float w;
+    uint32_t sum = 0, b = BUCKETS;
     memset(s->n, 0, sizeof s->n);
     for (uint32_t i = 0; i < vocab; i++)
         s->n[bucket_of(s->weight[i])]++;
     while (b > 0 && sum < count)
         sum += s->n[--b];
-    edge = b << BUCKET_SHIFT;
-    memcpy(&w, &edge, sizeof w);
-    return w;
+    return bits_to_float(b << BUCKET_SHIFT);
 }
 
 static uint32_t collect(struct scratch *s, uint32_t vocab, float cut)
@@ -194,41 +186,30 @@ static bool changes_logits(const struct plan_output *o)
 static void apply_bias_and_mask(const struct plan_output *o, uint32_t vocab, float *y)
 {
     const struct sample_params *p = o->params;
-    for (uint32_t i = 0; i < p->n_bias; i++)
-        if ((uint32_t)p->bias[i].token < vocab)
-            y[p->bias[i].token] += p->bias[i].bias;
-    for (uint32_t i = 0; plan_stops_masked(o) && i < p->n_stop_ids; i++)
-        if ((uint32_t)p->stop_ids[i] < vocab)
-            y[p->stop_ids[i]] = -INFINITY;
+    sample_bias_and_mask(y, vocab, p->bias, p->n_bias, p->stop_ids,
+                         plan_stops_masked(o) ? p->n_stop_ids : 0);
 }
 
-static void apply_penalties(const struct plan_output *o, uint32_t vocab, float *y, uint32_t *count)
+static void apply_penalties(const struct plan_output *o, uint32_t vocab, float *y, uint32_t *seen)
 {
     const struct sample_params *p = o->params;
     if (!sample_penalised(p))
         return;
     for (uint32_t i = 0; i < o->n_history; i++) {
         uint32_t t = (uint32_t)o->history[i];
-        if (t >= vocab)
-            continue;
-        if (count[t] == 0)
-            y[t] = y[t] > 0 ? y[t] / p->repetition_penalty : y[t] * p->repetition_penalty;
-        if (i < o->n_prompt)
-            count[t] = in_prompt;
-        else
-            count[t]++;
+        if (t < vocab && i < o->n_prompt)
+            seen[t] = SAMPLE_IN_PROMPT;
+        else if (t < vocab)
+            seen[t]++;
     }
-    for (uint32_t i = o->n_prompt; i < o->n_history; i++) {
+    for (uint32_t i = 0; i < o->n_history; i++) {
         uint32_t t = (uint32_t)o->history[i];
-        uint32_t c = t < vocab ? count[t] & ~in_prompt : 0;
-        if (c > 0) {
-            y[t] -= p->frequency_penalty * (float)c + p->presence_penalty;
-            count[t] = in_prompt;
-        }
+        if (t >= vocab || seen[t] == 0)
+            continue;
+        y[t] = sample_penalise(y[t], seen[t], p->repetition_penalty, p->frequency_penalty,
+                               p->presence_penalty);
+        seen[t] = 0;
     }
-    for (uint32_t i = 0; i < o->n_history; i++)
-        if ((uint32_t)o->history[i] < vocab)
-            count[o->history[i]] = 0;
 }
 
 /* ---- choosing ---- */
@@ -245,7 +226,7 @@ static int32_t draw(const struct scratch *s, uint32_t n, const struct plan_outpu
                     struct item last)
 {
     double sum = 0, at = 0;
-    float floor = o->params->min_p > 0 ? o->params->min_p : 0;
+    float floor = sample_floor(o->params->min_p);
     int32_t pick = -1;
     for (uint32_t i = 0; i < n; i++)
         if (kept(s->candidate[i].w, s->candidate[i].id, last) && s->candidate[i].w >= floor)
@@ -268,12 +249,12 @@ static int32_t choose(const struct sampler *sm, struct scratch *s, const struct 
                       const float *y, float top)
 {
     const struct sample_params *p = o->params;
-    if (p->temperature < greedy_below || p->top_k == 1)
+    if (sample_greedy(p->temperature, p->top_k))
         return first_equal(y, top);
     struct item last = { 0, INT32_MAX };
-    double share = p->top_p < 1 ? (p->top_p > 0 ? p->top_p : 0) : 1;
+    double share = sample_share(p->top_p);
     double total = sm->k->exp_sum(y, sm->vocab, top, 1 / p->temperature, s->weight);
-    bool few = p->top_k > 1 && (uint32_t)p->top_k < sm->vocab;
+    bool few = sample_cuts_top_k(p->top_k, sm->vocab);
     /* What lies below the cut, all of it together, cannot matter. */
     float cut = few         ? weight_of_top(s, sm->vocab, (uint32_t)p->top_k)
                 : share < 1 ? (float)((1 - share) * total / sm->vocab)
@@ -336,7 +317,7 @@ static void sample_row(void *ctx, uint32_t i, uint32_t worker)
         if (changes_logits(o)) {
             memcpy(s->logit, x, sm->vocab * sizeof *x);
             apply_bias_and_mask(o, sm->vocab, s->logit);
-            apply_penalties(o, sm->vocab, s->logit, s->count);
+            apply_penalties(o, sm->vocab, s->logit, s->seen);
             y = s->logit;
             top = sm->k->max(y, sm->vocab, &finite);
         }
@@ -429,10 +410,10 @@ enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_
         struct scratch *s = &sm->scratch[i];
         s->logit = malloc(vocab * sizeof *s->logit);
         s->weight = malloc(vocab * sizeof *s->weight);
-        s->count = calloc(vocab, sizeof *s->count);
+        s->seen = calloc(vocab, sizeof *s->seen);
         s->item = malloc(vocab * sizeof *s->item);
         s->candidate = malloc(vocab * sizeof *s->candidate);
-        if (s->logit == NULL || s->weight == NULL || s->count == NULL || s->item == NULL ||
+        if (s->logit == NULL || s->weight == NULL || s->seen == NULL || s->item == NULL ||
             s->candidate == NULL)
             goto fail;
     }
@@ -451,7 +432,7 @@ void sampler_destroy(struct sampler *sm)
     for (uint32_t i = 0; sm->scratch != NULL && i < workers_count(sm->pool); i++) {
         free(sm->scratch[i].logit);
         free(sm->scratch[i].weight);
-        free(sm->scratch[i].count);
+        free(sm->scratch[i].seen);
         free(sm->scratch[i].item);
         free(sm->scratch[i].candidate);
     }

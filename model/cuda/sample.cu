@@ -8,8 +8,9 @@
  * so that no order of addition shows in a result.
  * See ops_cuda.h. */
 #include "model/cuda/ops_cuda.h"
-#include "model/step/fast_exp.h"
-#include "model/step/philox.h"
+#include "proto/number/exp.h"
+#include "proto/number/philox.h"
+#include "proto/plan/sample_rules.h"
 
 #include <math.h>
 
@@ -17,9 +18,6 @@ namespace
 {
 
 enum { THREADS = 1024, WARPS = THREADS / 32, BINS = 1024, DIGIT = 10, BITS = 30 };
-
-const float greedy_below = 1e-5f;
-const uint32_t in_prompt = 0x80000000u; /* a token's count: seen before the output */
 
 /* ---- over the block ---- */
 
@@ -41,7 +39,7 @@ struct best {
 
 __device__ bool ahead(struct best a, struct best b)
 {
-    return a.x > b.x || (a.x == b.x && a.id < b.id);
+    return sample_before(a.x, a.id, b.x, b.id);
 }
 
 __device__ struct best block_best(struct shared *s, struct best b)
@@ -112,12 +110,12 @@ struct row {
 
 __device__ float weight(const struct row *r, uint32_t i)
 {
-    return fast_exp((r->y[i] - r->top) * r->scale);
+    return exp_any((r->y[i] - r->top) * r->scale);
 }
 
 __device__ bool kept(const struct row *r, float w, uint32_t id)
 {
-    return w > r->last_w || (w == r->last_w && (int32_t)id <= r->last_id);
+    return sample_kept(w, (int32_t)id, r->last_w, r->last_id);
 }
 
 /* A weight's share of 2^44; the vocabulary has fewer than 2^20 entries. */
@@ -233,7 +231,7 @@ __device__ void tighten(struct shared *s, struct row *r, uint32_t count, double 
  * the drawn point walks its stretch. */
 __device__ int32_t draw(struct shared *s, const struct row *r, const struct sample_row *p)
 {
-    float floor = p->min_p > 0 ? p->min_p : 0;
+    float floor = sample_floor(p->min_p);
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t each = (r->vocab + THREADS - 1) / THREADS * 32, begin = warp * each;
     uint32_t end = begin + each < r->vocab ? begin + each : r->vocab;
@@ -289,13 +287,13 @@ __device__ int32_t draw(struct shared *s, const struct row *r, const struct samp
 __device__ int32_t choose(struct shared *s, const struct sample_row *p, const float *y,
                           uint32_t vocab, struct best top)
 {
-    if (p->temperature < greedy_below || p->top_k == 1)
+    if (sample_greedy(p->temperature, p->top_k))
         return top.id;
     struct row r = { y, vocab, top.x, 1 / p->temperature, 0.0f, INT32_MAX };
-    if (p->top_k > 1 && (uint32_t)p->top_k < vocab)
+    if (sample_cuts_top_k(p->top_k, vocab))
         tighten(s, &r, (uint32_t)p->top_k, 0);
     if (p->top_p < 1)
-        tighten(s, &r, 0, p->top_p > 0 ? p->top_p : 0);
+        tighten(s, &r, 0, sample_share(p->top_p));
     return draw(s, &r, p);
 }
 
@@ -310,30 +308,20 @@ __device__ void edit(const struct sample_row *p, const float *x, uint32_t vocab,
         for (uint32_t i = threadIdx.x; i < p->n_history; i += THREADS) {
             uint32_t t = (uint32_t)p->history[i];
             if (t < vocab && i < p->n_prompt)
-                atomicOr(&seen[t], in_prompt);
+                atomicOr(&seen[t], SAMPLE_IN_PROMPT);
             else if (t < vocab)
                 atomicAdd(&seen[t], 1);
         }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < p->n_bias; i++)
-            if ((uint32_t)p->bias[i].token < vocab)
-                y[p->bias[i].token] += p->bias[i].bias;
-        for (uint32_t i = 0; i < p->n_stop; i++)
-            if ((uint32_t)p->stop[i] < vocab)
-                y[p->stop[i]] = -INFINITY;
-    }
+    if (threadIdx.x == 0)
+        sample_bias_and_mask(y, vocab, p->bias, p->n_bias, p->stop, p->n_stop);
     __syncthreads();
     if (!p->penalised)
         return;
     for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
-        uint32_t c = seen[i], n = c & ~in_prompt;
-        if (c == 0)
+        if (seen[i] == 0)
             continue;
-        float v = y[i] > 0 ? y[i] / p->repetition : y[i] * p->repetition;
-        if (n > 0)
-            v -= p->frequency * (float)n + p->presence;
-        y[i] = v;
+        y[i] = sample_penalise(y[i], seen[i], p->repetition, p->frequency, p->presence);
         seen[i] = 0;
     }
     __syncthreads();
@@ -350,7 +338,7 @@ __device__ double exp_sum(struct shared *s, const float *x, uint32_t vocab, floa
         uint32_t at = k / 16 * 256 + k % 16;
         float part = 0;
         for (uint32_t i = 0; i < 16; i++, at += 16)
-            part += at < vocab ? fast_exp(x[at] - top) : 0.0f;
+            part += at < vocab ? exp_any(x[at] - top) : 0.0f;
         sum += (double)part;
     }
     return block_sum(s, sum);

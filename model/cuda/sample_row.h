@@ -6,14 +6,11 @@
 
 #include <stdint.h>
 
+#include "proto/plan/sample_params.h"
+
 struct sample_out {
     int32_t token, failed;
     float logprob;
-};
-
-struct sample_bias {
-    int32_t token;
-    float bias;
 };
 
 /* *to = the token of an output of the step before: what the plan could not know. */
@@ -29,7 +26,7 @@ struct sample_row {
     int32_t *top_token;     /* [n_top] */
     float *top_logprob;     /* [n_top] */
     const int32_t *history; /* [n_history] where penalties are on */
-    const struct sample_bias *bias;
+    const struct logit_bias *bias;
     const int32_t *stop;
     uint64_t seed;
     uint32_t n_top, n_history, n_prompt, n_bias, n_stop;

@@ -75,7 +75,7 @@ void mirror_free(struct mirror *m)
 size_t list_bytes(const struct plan_output *o)
 {
     const struct sample_params *p = o->params;
-    size_t n = p->n_bias * sizeof(struct sample_bias);
+    size_t n = p->n_bias * sizeof(struct logit_bias);
     n += sample_penalised(p) ? o->n_history * 4ul : 0;
     return n + (plan_stops_masked(o) ? p->n_stop_ids * 4ul : 0);
 }
@@ -112,8 +112,7 @@ void fill_sample(struct step_slot *k, const struct plan_output *p, struct sample
     r->penalised = sample_penalised(q);
     r->n_bias = q->n_bias;
     r->n_stop = plan_stops_masked(p) ? q->n_stop_ids : 0;
-    static_assert(sizeof(struct sample_bias) == sizeof(struct logit_bias), "copied as it lies");
-    r->bias = (const struct sample_bias *)append(k, list, q->bias, q->n_bias * sizeof *q->bias);
+    r->bias = (const struct logit_bias *)append(k, list, q->bias, q->n_bias * sizeof *q->bias);
     r->stop = (const int32_t *)append(k, list, q->stop_ids, r->n_stop * 4ul);
     r->history =
         (const int32_t *)append(k, list, p->history, r->penalised ? p->n_history * 4ul : 0);

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#include "proto/plan/kv_slot.h"
+
 /* Slots stored so far: open addressing, value + 1, 0 empty. */
 struct slot_set {
     uint64_t *cell;
@@ -102,7 +104,7 @@ static enum err_code check_slot(const struct step_plan *p, const struct kv_layou
     int32_t b = (int32_t)lay->block_tokens, slot = p->slot_mapping[g][t], pos = p->position[t];
     const int32_t *row = p->block_table[g] + (size_t)r * p->table_cols[g];
     int32_t entry = (uint32_t)(pos / b) < p->table_cols[g] ? row[pos / b] : -1;
-    if (entry < 0 || (int64_t)entry * b + pos % b != slot)
+    if (entry < 0 || kv_slot(entry, pos, kv_block_shift(lay->block_tokens)) != slot)
         return err_set(e, ERR_INVALID,
                        "slot_mapping[%u][%d] = %d: position %d is in block_table[%u][%u][%d] = %d",
                        g, t, slot, pos, g, r, pos / b, entry);

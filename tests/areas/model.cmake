@@ -9,7 +9,7 @@ quire_test(model_golden SOURCES conformance/model_golden.c
 
 add_library(model_fixture STATIC support/fixture.c)
 target_include_directories(model_fixture PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
-target_link_libraries(model_fixture PUBLIC quire_flags proto_text quire::cjson m)
+target_link_libraries(model_fixture PUBLIC quire_flags proto_text proto_number quire::cjson m)
 
 file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*)
 quire_test(model_conformance SOURCES conformance/model_conformance.c

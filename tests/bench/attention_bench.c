@@ -21,6 +21,7 @@
 #include "attention/attn.h"
 #include "attention/platform/device.h"
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 #include "attention/platform/plugin.h"
 #include "support/plugin_path.h"
 #include "support/rng.h"
@@ -228,7 +229,7 @@ static double relative_error(struct bench *b, const struct attn_attrs *attrs, st
     uint16_t *got = run_once(b, b->attn, attrs, a), *want = run_once(b, b->oracle, attrs, a);
     double off = 0, all = 0;
     for (int64_t i = 0; i < n; i++) {
-        double x = attn_bf16_float(got[i]), y = attn_bf16_float(want[i]);
+        double x = bf16_to_float(got[i]), y = bf16_to_float(want[i]);
         off += (x - y) * (x - y);
         all += y * y;
     }

@@ -13,6 +13,7 @@
 
 #include "attention/attn.h"
 #include "attention/platform/workers.h"
+#include "proto/number/formats.h"
 
 static clockid_t clock_used = CLOCK_MONOTONIC;
 
@@ -34,12 +35,10 @@ static void fill(void *p, size_t bytes, enum attn_dtype d)
     for (size_t i = 0; i < bytes / attn_dtype_bytes(d); i++) {
         x = x * 1664525u + 1013904223u;
         float f = (float)(x >> 9) / (float)(1 << 23) - 0.5f;
-        uint32_t u;
-        memcpy(&u, &f, 4);
         if (d == ATTN_F32)
             ((float *)p)[i] = f;
         else if (d == ATTN_BF16)
-            ((uint16_t *)p)[i] = (uint16_t)(u >> 16);
+            ((uint16_t *)p)[i] = float_to_bf16(f);
         else
             ((uint8_t *)p)[i] = (uint8_t)(d == ATTN_E4M3 ? (x >> 24 & 0xBF) : x >> 24);
     }

@@ -14,6 +14,7 @@
 
 #include "model/load/convert.h"
 #include "model/step/ops.h"
+#include "proto/number/formats.h"
 #include "support/rng.h"
 
 struct bench {
@@ -43,12 +44,10 @@ static void fill(void *p, size_t n, enum op_dtype type, struct rng *r)
 {
     for (size_t i = 0; i < n; i++) {
         float v = (float)(rng_unit(r) - 0.5);
-        uint32_t bits;
-        memcpy(&bits, &v, 4);
         if (type == OP_F32)
             ((float *)p)[i] = v;
         else
-            ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
+            ((uint16_t *)p)[i] = float_to_bf16(v);
     }
 }
 

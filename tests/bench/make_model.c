@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "proto/number/formats.h"
 #include "support/fixture.h"
 #include "support/rng.h"
 
@@ -168,9 +169,7 @@ static void write_tensor(FILE *f, const struct tensor *t, struct rng *r)
     double spread = t->cols ? sqrt(3.0 / (double)t->cols) : 0;
     for (uint32_t i = 0; i < CHUNK; i++) {
         float v = t->cols ? (float)((rng_unit(r) * 2 - 1) * spread) : 1.0f;
-        uint32_t u;
-        memcpy(&u, &v, sizeof u);
-        table[i] = (uint16_t)(u >> 16);
+        table[i] = float_to_bf16(v);
     }
     for (uint64_t left = n_elements(t); left > 0;) {
         uint32_t n = left < CHUNK ? (uint32_t)left : CHUNK;

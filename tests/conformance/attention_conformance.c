@@ -18,6 +18,7 @@
 
 #include "attention/attn.h"
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 #include "attention/platform/workers.h"
 #include "attention/platform/plugin.h"
 #include "conformance/attn_case.h"
@@ -187,9 +188,9 @@ static double value_of(enum attn_dtype d, const void *p, int64_t i)
     case ATTN_F32:
         return ((const float *)p)[i];
     case ATTN_F16:
-        return attn_f16_float(((const uint16_t *)p)[i]);
+        return f16_to_float(((const uint16_t *)p)[i]);
     case ATTN_BF16:
-        return attn_bf16_float(((const uint16_t *)p)[i]);
+        return bf16_to_float(((const uint16_t *)p)[i]);
     case ATTN_INT8:
         return ((const int8_t *)p)[i];
     default:

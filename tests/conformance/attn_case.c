@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 
 int64_t attn_elements(const struct attn_tensor *t)
 {
@@ -89,10 +90,10 @@ static void put(struct attn_tensor *t, int64_t i, double x)
         ((float *)t->data)[i] = (float)x;
         break;
     case ATTN_F16:
-        ((uint16_t *)t->data)[i] = attn_float_f16((float)x);
+        ((uint16_t *)t->data)[i] = float_to_f16((float)x);
         break;
     case ATTN_BF16:
-        ((uint16_t *)t->data)[i] = attn_float_bf16((float)x);
+        ((uint16_t *)t->data)[i] = float_to_bf16((float)x);
         break;
     case ATTN_INT8:
         ((int8_t *)t->data)[i] = (int8_t)x;

@@ -17,6 +17,7 @@
 
 #include "attention/platform/device.h"
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 #include "attention/platform/plugin.h"
 #include "support/attn_world.h"
 #include "support/numbers.h"
@@ -64,7 +65,7 @@ static void make(struct attn_tensor *t, enum attn_dtype type, int32_t rank, int6
 
 static void put16(struct attn_tensor *t, int64_t i, float x)
 {
-    ((uint16_t *)t->data)[i] = t->dtype == ATTN_F16 ? attn_float_f16(x) : attn_float_bf16(x);
+    ((uint16_t *)t->data)[i] = t->dtype == ATTN_F16 ? float_to_f16(x) : float_to_bf16(x);
 }
 
 static void fill_rows(struct attn_tensor *t, struct rng *r, int64_t first, int64_t end)

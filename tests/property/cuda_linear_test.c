@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "model/backend.h"
-#include "model/cpu/vmath.h"
+#include "proto/number/formats.h"
 #include "support/rng.h"
 
 enum { SKIPPED = 77, MOST = 33, ALONE = 16, SAMPLE = 96, SPARE = 24 };

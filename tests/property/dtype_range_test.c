@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "proto/number/formats.h"
 #include "scheduler/sched.h"
 #include "support/fixture.h"
 #include "support/model_driver.h"
@@ -64,11 +65,7 @@ static void add(struct weights *w, struct rng *r, const char *name, uint32_t row
     t->value = malloc(n_values(t) * sizeof *t->value);
     for (size_t i = 0; i < n_values(t); i++) {
         float v = cols ? (float)((rng_unit(r) * 2 - 1) * spread) : 1.0f;
-        uint32_t u;
-        memcpy(&u, &v, sizeof u);
-        u &= wide ? 0xFFFFFFFF : 0xFFFF0000;
-        memcpy(&v, &u, sizeof v);
-        t->value[i] = v;
+        t->value[i] = wide ? v : bf16_to_float(float_to_bf16(v));
     }
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 
 static void *must(void *p)
 {
@@ -34,11 +35,11 @@ float world_value(const struct attn_tensor *t, int64_t i)
 {
     switch (t->dtype) {
     case ATTN_F16:
-        return attn_f16_float(((const uint16_t *)t->data)[i]);
+        return f16_to_float(((const uint16_t *)t->data)[i]);
     case ATTN_BF16:
-        return attn_bf16_float(((const uint16_t *)t->data)[i]);
+        return bf16_to_float(((const uint16_t *)t->data)[i]);
     case ATTN_E4M3:
-        return attn_e4m3_float(((const uint8_t *)t->data)[i]);
+        return e4m3_to_float(((const uint8_t *)t->data)[i]);
     case ATTN_INT8:
         return (float)((const int8_t *)t->data)[i];
     case ATTN_I32:
@@ -52,16 +53,16 @@ static void put(struct attn_tensor *t, int64_t i, float x)
 {
     switch (t->dtype) {
     case ATTN_F16:
-        ((uint16_t *)t->data)[i] = attn_float_f16(x);
+        ((uint16_t *)t->data)[i] = float_to_f16(x);
         break;
     case ATTN_BF16:
-        ((uint16_t *)t->data)[i] = attn_float_bf16(x);
+        ((uint16_t *)t->data)[i] = float_to_bf16(x);
         break;
     case ATTN_E4M3:
-        ((uint8_t *)t->data)[i] = attn_float_e4m3(x * 8.0f);
+        ((uint8_t *)t->data)[i] = float_to_e4m3(x * 8.0f);
         break;
     case ATTN_INT8:
-        ((int8_t *)t->data)[i] = attn_float_int8(x, 1.0f / 64.0f);
+        ((int8_t *)t->data)[i] = quantize_int8(x, 1.0f / 64.0f);
         break;
     default:
         ((float *)t->data)[i] = x;

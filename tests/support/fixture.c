@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/number/formats.h"
+
 static enum err_code slurp(const char *path, char **out, size_t *n, struct err *e)
 {
     FILE *f = fopen(path, "rb");
@@ -202,10 +204,9 @@ static void write_tensor(FILE *f, const char *family, const cJSON *t)
             continue;
         }
         float v = (float)(offset + ((int8_t)(word >> 56) >> shift) * unit);
-        uint32_t u;
-        memcpy(&u, &v, sizeof u);
-        fputc((int)(u >> 16 & 255), f);
-        fputc((int)(u >> 24), f);
+        uint16_t code = float_to_bf16(v);
+        fputc(code & 255, f);
+        fputc(code >> 8, f);
     }
 }
 

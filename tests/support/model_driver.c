@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/plan/kv_slot.h"
+
 struct seq {
     int32_t *token; /* [max_model_len + 1] */
     uint32_t n, computed;
@@ -230,7 +232,7 @@ static void add_row(struct driver *d, const struct driver_row *r, uint32_t row)
         d->position[at] = (int32_t)pos;
         for (uint32_t g = 0; g < p->n_groups; g++)
             d->slot[g][at] =
-                block_of(d, q, g, pos / d->block) * (int32_t)d->block + (int32_t)(pos % d->block);
+                (int32_t)kv_slot(block_of(d, q, g, pos / d->block), pos, kv_block_shift(d->block));
         if (r->all || pos + 1 == q->n)
             d->output[p->n_outputs++] =
                 (struct plan_output){ .row = row,

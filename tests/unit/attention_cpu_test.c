@@ -1,5 +1,5 @@
 /* attention_cpu_test.c: the parts under the CPU backend: the thread pool, the
- * inner loops of each instruction set, number formats, the KV slabs. */
+ * inner loops of each instruction set, the shared functions, the KV slabs. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "attention/kv_slabs.h"
 #include "attention/platform/workers.h"
 #include "attention/platform/plugin.h"
+#include "proto/number/formats.h"
 #include "oracle/attn_oracle.h"
 #include "support/rng.h"
 #include "support/test.h"
@@ -223,47 +224,12 @@ TEST(softmax_of_masked_rows)
     }
 }
 
-/* ---- number formats ------------------------------------------------------------------------ */
+/* ---- functions ------------------------------------------------------------------------------ */
 
-TEST(formats_round_trip_and_round_to_even)
+TEST(hyperbolic_tangent)
 {
-    for (unsigned u = 0; u < 65536; u++) {
-        uint16_t h = (uint16_t)u;
-        float x = attn_f16_float(h), y = attn_bf16_float(h);
-        double want = oracle_value(ATTN_F16, &h, 0);
-        assert_true(isnan(want) ? isnan(x) : (double)x == want);
-        assert_true(isnan(x) || attn_float_f16(x) == h);
-        assert_true(isnan(y) || attn_float_bf16(y) == h);
-    }
-    assert_int_equal(attn_float_f16(65520.0f), 0x7C00);
-    assert_int_equal(attn_float_f16(65519.9f), 0x7BFF);
-    assert_int_equal(attn_float_bf16(attn_bits_float(0x3F808000)), 0x3F80);
-    assert_int_equal(attn_float_bf16(attn_bits_float(0x3F818000)), 0x3F82);
-    assert_true(isnan(attn_bf16_float(attn_float_bf16(attn_bits_float(0x7F800001)))));
-    for (unsigned u = 0; u < 256; u++) {
-        uint8_t q = (uint8_t)u;
-        double want = oracle_value(ATTN_E4M3, &q, 0);
-        assert_true(isnan(want) ? isnan(attn_e4m3_float(q)) : (double)attn_e4m3_float(q) == want);
-        assert_true(isnan(want) || attn_float_e4m3(attn_e4m3_float(q)) == q);
-    }
-    assert_int_equal(attn_float_e4m3(1e9f), 0x7E);
-    assert_int_equal(attn_float_e4m3(-INFINITY), 0xFE);
-    assert_int_equal(attn_float_e4m3(NAN) & 0x7F, 0x7F);
-    assert_int_equal(attn_float_int8(127.5f, 1), 127);
-    assert_int_equal(attn_float_int8(-500, 1), -128);
-    assert_int_equal(attn_float_int8(2.5f, 1), 2);
-    assert_int_equal(attn_float_int8(5, 0), 0);
-    assert_int_equal(attn_float_int8(NAN, 1), 0);
-    assert_int_equal(attn_quant_e4m3(5, 0), 0);
-}
-
-TEST(exponential_and_tanh)
-{
-    for (float x = -87; x <= 0; x += 0.0173f)
-        assert_true(fabs((double)attn_exp(x) / exp((double)x) - 1) < 2e-7);
     for (float x = -12; x <= 12; x += 0.0037f)
         assert_true(fabs((double)attn_tanh(x) - tanh((double)x)) < 2e-7);
-    assert_true(attn_exp(-INFINITY) == 0 && attn_exp(0) == 1 && isnan(attn_exp(NAN)));
 }
 
 /* Merging in any grouping is near the whole; an empty side changes no bit. */
@@ -356,7 +322,7 @@ static void attend_at(struct attn *a, struct attn_kv *kv, int32_t first, uint16_
     struct rng r = { 4 };
     void *workspace;
     for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
-        packed[i] = attn_float_bf16((float)rng_unit(&r) - 0.5f);
+        packed[i] = float_to_bf16((float)rng_unit(&r) - 0.5f);
     args.in[ATTN_QUERY] = attn_view(packed, ATTN_BF16, 2, N, (HEADS + 2 * KV) * D, 0, 0);
     args.in[ATTN_KEY_CACHE] = attn_kv_key(kv, 0);
     args.in[ATTN_VALUE_CACHE] = attn_kv_value(kv, 0);
@@ -455,8 +421,7 @@ int main(void)
         RUN(loaders_convert_exactly),
         RUN(products_do_not_depend_on_their_company),
         RUN(softmax_of_masked_rows),
-        RUN(formats_round_trip_and_round_to_even),
-        RUN(exponential_and_tanh),
+        RUN(hyperbolic_tangent),
         RUN(states_merge),
         RUN(slots_and_blocks_out_of_range_count_as_unmapped),
         RUN(slabs_are_lazy_and_copy_blocks),

@@ -8,7 +8,7 @@
 
 #include "model/load/convert.h"
 #include "model/cpu/linear.h"
-#include "model/cpu/vmath.h"
+#include "proto/number/formats.h"
 #include "support/rng.h"
 
 static const char *const sets[] = { "generic", "avx2", "avx512" };

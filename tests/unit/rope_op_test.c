@@ -6,6 +6,7 @@
 #include "support/test.h"
 
 #include "attention/feature_math.h"
+#include "proto/number/formats.h"
 #include "model/step/ops.h"
 #include "support/rng.h"
 
@@ -35,7 +36,7 @@ static void fill(const struct world *w, unsigned char *p, size_t n, struct rng *
 {
     for (size_t i = 0; i < n; i++) {
         float v = (float)(rng_unit(r) * 2 - 1);
-        uint16_t h = attn_float_bf16(v);
+        uint16_t h = float_to_bf16(v);
         if (w->wide)
             memcpy(p + i * 4, &v, 4);
         else

@@ -1,9 +1,9 @@
 /* philox.h: Philox4x32-10, a random number from a key and a counter alone.
  * Pure functions, C17 and CUDA; any thread. */
-#ifndef MODEL_STEP_PHILOX_H
-#define MODEL_STEP_PHILOX_H
+#ifndef PROTO_NUMBER_PHILOX_H
+#define PROTO_NUMBER_PHILOX_H
 
-#include "attention/feature_math.h"
+#include "proto/number/bits.h"
 
 /* Ten rounds over counter c under key k. */
 static HD void philox4x32(const uint32_t c[4], const uint32_t k[2], uint32_t out[4])
