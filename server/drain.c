@@ -4,19 +4,9 @@
 #include <unistd.h>
 
 #include "server/generate/generate.h"
-#include "server/http/listener.h"
 #include "server/server.h"
 
 enum { FLUSH_LOOK_MS = 10, FLUSH_LIMIT_MS = 2000, STUCK_MS = 10000 };
-
-/* Every reply was handed to the kernel. */
-static bool all_sent(const struct srv *srv)
-{
-    for (const struct conn *c = srv->conns; c; c = c->next)
-        if (c->state != CONN_CLOSED && (conn_unsent(c) > 0 || c->dirty))
-            return false;
-    return true;
-}
 
 static void stop(struct srv *srv)
 {
@@ -29,7 +19,7 @@ static void on_flush_look(uv_timer_t *t)
 {
     struct srv *srv = t->data;
 
-    if (all_sent(srv) || srv_now_us() > srv->flush_until_us)
+    if (http_server_all_sent(srv->http) || srv_now_us() > srv->flush_until_us)
         stop(srv);
 }
 
@@ -80,6 +70,7 @@ void drain_begin(struct srv *srv)
         _exit(1);
     }
     srv->phase = SRV_DRAINING;
+    http_server_drain(srv->http);
     srv_logf(&srv->log, SRV_INFO, "draining: %u requests have %g s to finish", srv->n_jobs,
              srv->opt.shutdown_timeout);
     uv_timer_start(&srv->drain_timer, on_timeout, (uint64_t)(srv->opt.shutdown_timeout * 1e3), 0);

@@ -10,11 +10,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "server/http/connection.h"
+#include "proto/openai/response.h"
 #include "server/drain.h"
 #include "server/generate/generate.h"
+#include "server/routes/dispatch.h"
 #include "server/routes/routes.h"
-#include "server/http/listener.h"
 #include "server/loader.h"
 #include "server/server.h"
 
@@ -49,11 +49,6 @@ static void on_events(uv_async_t *a)
     }
 }
 
-static void on_prepare(uv_prepare_t *p)
-{
-    conn_flush_dirty(p->data);
-}
-
 static void on_ping(uv_timer_t *t)
 {
     gen_ping(t->data);
@@ -74,7 +69,7 @@ static void say_ready(const struct srv *srv)
     if (m->device_note[0])
         srv_logf(&srv->log, SRV_INFO, "%s", m->device_note);
     printf("ready: %s serves %s (%s, %s, %u KV blocks of %u tokens, context %u) after %.2f s\n",
-           listener_url(srv->listener), srv->model_name, m->backend, m->dtype, srv->n_kv_blocks,
+           http_server_url(srv->http), srv->model_name, m->backend, m->dtype, srv->n_kv_blocks,
            m->layout.block_tokens, srv->max_model_len,
            (double)(srv_now_us() - srv->started_us) / 1e6);
     fflush(stdout);
@@ -109,11 +104,8 @@ static void close_handle(uv_handle_t *h, void *ctx)
 
 static void shut(struct srv *srv)
 {
-    listener_close(srv->listener);
-    for (struct conn *c = srv->conns, *next; c; c = next) {
-        next = c->next;
-        conn_drop(c);
-    }
+    http_server_close(srv->http);
+    srv->http = NULL;
     uv_run(&srv->loop, UV_RUN_NOWAIT);
     uv_walk(&srv->loop, close_handle, NULL);
     uv_run(&srv->loop, UV_RUN_DEFAULT);
@@ -126,6 +118,35 @@ static int fail(const char *what)
 {
     fprintf(stderr, "quired: %s\n", what);
     return 1;
+}
+
+static enum err_code open_http(struct srv *srv, struct err *e)
+{
+    const struct srv_options *o = &srv->opt;
+    struct http_config cfg = {
+        .loop = &srv->loop,
+        .log = &srv->log,
+        .ids = &srv->ids,
+        .max_header_bytes = o->max_header_bytes,
+        .max_body_bytes = o->max_body_bytes,
+        .max_total_body_bytes = o->max_total_body_bytes,
+        .stream_buffer_bytes = o->stream_buffer_bytes,
+        .max_connections = (uint32_t)o->max_connections,
+        .header_timeout_s = o->header_timeout,
+        .body_timeout_s = o->body_timeout,
+        .idle_timeout_s = o->idle_timeout,
+        .write_timeout_s = o->write_timeout,
+        .request_id_headers = o->request_id_headers,
+        .app = srv,
+        .head = route_check_head,
+        .request = route_dispatch,
+        .write_err = oai_write_error,
+        .write_status = oai_write_http_error,
+    };
+    struct http_address at = { o->uds, o->host, (uint16_t)o->port };
+    enum err_code rc = http_server_create(&srv->http, &cfg, e);
+
+    return rc ? rc : http_server_listen(srv->http, &at, e);
 }
 
 /* Everything the I/O thread needs; an exit code, 0 when it may run. */
@@ -143,16 +164,14 @@ static int set_up(struct srv *srv)
     raise_file_limit();
     signal(SIGPIPE, SIG_IGN);
     uv_async_init(&srv->loop, &srv->events, on_events);
-    uv_prepare_init(&srv->loop, &srv->prepare);
-    srv->events.data = srv->prepare.data = srv;
-    uv_prepare_start(&srv->prepare, on_prepare);
+    srv->events.data = srv;
     uv_timer_init(&srv->loop, &srv->ping_timer);
     srv->ping_timer.data = srv;
     uv_timer_start(&srv->ping_timer, on_ping, PING_LOOK_MS, PING_LOOK_MS);
     rc = drain_watch(srv);
     if (rc != 0)
         return fail(uv_strerror(rc));
-    if (listener_open(&srv->listener, srv, &e) != ERR_OK)
+    if (open_http(srv, &e) != ERR_OK)
         return fail(e.message);
     srv->load_work.data = srv;
     rc = uv_queue_work(&srv->loop, &srv->load_work, on_load, on_loaded);
@@ -192,7 +211,6 @@ int main(int argc, char *argv[])
         fail(e.message);
         return 2;
     }
-    srv.bodies.max = srv.opt.max_total_body_bytes;
     srv_log_init(&srv.log, STDERR_FILENO, srv.opt.log_level, srv.opt.log_format);
     for (uint32_t i = 0; i < srv.opt.n_ignored; i++)
         srv_logf(&srv.log, SRV_WARNING, "%s changes nothing here", srv.opt.ignored[i]);

@@ -16,7 +16,7 @@
 #include "server/base/ids.h"
 #include "server/base/log.h"
 #include "server/engine/engine.h"
-#include "server/http/http.h"
+#include "server/http/http_server.h"
 #include "server/metrics.h"
 #include "server/options.h"
 
@@ -54,17 +54,13 @@ struct srv {
     struct engine *loaded_engine;
 
     /* The I/O thread's. */
-    struct http_budget bodies;
+    struct http_server *http;
     uv_async_t events;
-    uv_prepare_t prepare;
     uv_signal_t sigterm, sigint;
     uv_timer_t drain_timer, ping_timer;
     uv_work_t load_work;
     struct err load_err;
     enum err_code load_rc;
-    struct listener *listener;
-    struct conn *conns, *dirty;
-    uint32_t n_conns;
     struct gen *gens; /* live generations */
     struct gen_slot *slots;
     uint32_t n_slots, free_slot;
@@ -75,7 +71,6 @@ struct srv {
     bool pins_expiring;               /* the engine was asked to drop what is due */
     uint64_t flush_until_us;          /* while draining, once nothing runs; else 0 */
     bool stopping;
-    char read_buf[65536];
 };
 
 #endif

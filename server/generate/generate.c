@@ -12,7 +12,7 @@
 #include "proto/openai/sse.h"
 #include "server/drain.h"
 #include "server/routes/routes.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 
 enum { SLOT_BITS = 24, FIRST_SLOTS = 256, PING_AFTER_US = 10 * 1000 * 1000 };
 
@@ -466,7 +466,7 @@ static void on_prepared(uv_work_t *w, int status)
 static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
 {
     size_t n;
-    const char *key = http_field(x->http, "authorization", &n);
+    const char *key = http_field(x, "authorization", &n);
     struct gen *g;
 
     if (srv->phase != SRV_SERVING) {
@@ -483,7 +483,7 @@ static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
     g->srv = srv;
     g->x = x;
     g->kind = kind;
-    g->body = http_parser_take_body(x->http, &g->n_body);
+    g->body = http_take_body(x, &g->n_body);
     g->created = (int64_t)time(NULL);
     g->began_us = x->began_us;
     g->number = ++srv->n_generations;

@@ -7,7 +7,7 @@
 #define SERVER_GENERATE_GENERATE_H
 
 #include "server/generate/choice.h"
-#include "server/http/connection.h"
+#include "server/http/http.h"
 #include "server/generate/prompt.h"
 #include "server/server.h"
 

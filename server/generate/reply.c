@@ -8,7 +8,7 @@
 
 #include "proto/openai/response.h"
 #include "proto/openai/sse.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 
 /* proto's view of a score list, in one allocation. */
 struct score_view {

@@ -1,197 +1,17 @@
-/* connection.c: one client's socket: reading into the parser, the deadlines of
- * each state, buffered output.  Owns its struct until the last handle closed.
- * I/O thread. */
+/* connection.c: the receiving half of a connection: bytes into the parser, the
+ * deadline of each state, requests handed to the application one at a time.  The
+ * thread of the loop. */
 #include "server/http/connection.h"
 
-#include <stdlib.h>
+#include <ctype.h>
 #include <string.h>
 
-#include "server/http/reply.h"
-#include "server/http/router.h"
-#include "server/server.h"
+#include "server/base/clock.h"
 
 enum {
-    STASH_BYTES = 64 * 1024,        /* pipelined bytes that wait for their turn */
-    LINGER_MS = 2000,               /* for the client to read a last reply      */
-    LINGER_BYTES = 64 * 1024 * 1024 /* sent by it meanwhile, thrown away        */
+    EARLY_REFUSAL_BYTES = 64 * 1024,       /* bodies beyond are asked about at their head  */
+    DISCARDED_BYTES_MAX = 64 * 1024 * 1024 /* sent by a client after its last request      */
 };
-
-static void advance(struct conn *c, const char *data, size_t n);
-static void set_state(struct conn *c, enum conn_state state);
-static void resume_reading(struct conn *c);
-
-/* --------------------------------------------------------------- closing */
-
-static void on_handle_closed(uv_handle_t *h)
-{
-    struct conn *c = h->data;
-    struct srv *srv = c->srv;
-
-    if (--c->n_handles > 0)
-        return;
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        srv->conns = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
-    srv->n_conns--;
-    http_parser_fini(&c->http);
-    buf_fini(&c->pending);
-    buf_fini(&c->in_flight);
-    free(c->in);
-    free(c);
-}
-
-static void tell_gone(struct conn *c)
-{
-    void (*gone)(struct exchange *, void *) = c->x.gone;
-
-    c->x.gone = NULL;
-    if (gone)
-        gone(&c->x, c->x.user);
-}
-
-void conn_drop(struct conn *c)
-{
-    if (c->state == CONN_CLOSED)
-        return;
-    c->state = CONN_CLOSED;
-    tell_gone(c);
-    if (c->dirty) { /* leave the list of those with output */
-        for (struct conn **p = &c->srv->dirty; *p; p = &(*p)->next_dirty)
-            if (*p == c) {
-                *p = c->next_dirty;
-                break;
-            }
-        c->dirty = false;
-    }
-    uv_close(&c->u.handle, on_handle_closed);
-    uv_close((uv_handle_t *)&c->deadline, on_handle_closed);
-    uv_close((uv_handle_t *)&c->stall, on_handle_closed);
-}
-
-static void on_shutdown(uv_shutdown_t *req, int status)
-{
-    struct conn *c = req->handle->data;
-
-    if (c->state != CONN_CLOSED && (status < 0 || c->read_eof))
-        conn_drop(c);
-}
-
-/* Everything was sent and nothing more comes from us: say so, and give the
- * client time to read it; closing at once could destroy the reply on its way. */
-static void linger(struct conn *c)
-{
-    set_state(c, CONN_LINGER);
-    if (uv_shutdown(&c->shutdown, &c->u.stream, on_shutdown) != 0)
-        conn_drop(c);
-}
-
-/* --------------------------------------------------------------- output */
-
-size_t conn_unsent(const struct conn *c)
-{
-    return c->pending.n + (c->writing ? c->u.stream.write_queue_size : 0);
-}
-
-static void flush(struct conn *c);
-
-static void on_written(uv_write_t *req, int status)
-{
-    struct conn *c = req->handle->data;
-
-    c->writing = false;
-    if (c->state == CONN_CLOSED)
-        return;
-    uv_timer_stop(&c->stall);
-    buf_reset(&c->in_flight);
-    if (status < 0)
-        conn_drop(c);
-    else
-        flush(c);
-}
-
-static void on_stall(uv_timer_t *t)
-{
-    struct conn *c = t->data;
-    size_t left = c->u.stream.write_queue_size;
-
-    if (left < c->last_left) { /* slow, but reading */
-        c->last_left = left;
-        uv_timer_start(t, on_stall, (uint64_t)(c->srv->opt.write_timeout * 1e3), 0);
-        return;
-    }
-    srv_logf(&c->srv->log, SRV_INFO, "a client read nothing for %g s: dropped (%zu bytes unsent)",
-             c->srv->opt.write_timeout, conn_unsent(c));
-    conn_drop(c);
-}
-
-/* Hand the pending output to the socket. */
-static void flush(struct conn *c)
-{
-    if (c->writing || c->state == CONN_CLOSED)
-        return;
-    if (c->pending.failed) {
-        conn_drop(c);
-        return;
-    }
-    if (c->pending.n > 0) {
-        uv_buf_t buf = uv_buf_init(c->pending.p, (unsigned)c->pending.n);
-        int sent = uv_try_write(&c->u.stream, &buf, 1);
-        if (sent < 0 && sent != UV_EAGAIN) {
-            conn_drop(c);
-            return;
-        }
-        if (sent < (int)c->pending.n) {
-            struct buf spare = c->in_flight;
-            size_t from = sent > 0 ? (size_t)sent : 0;
-            c->in_flight = c->pending;
-            c->pending = spare;
-            buf = uv_buf_init(c->in_flight.p + from, (unsigned)(c->in_flight.n - from));
-            c->writing = true;
-            c->last_left = c->in_flight.n - from;
-            uv_timer_start(&c->stall, on_stall, (uint64_t)(c->srv->opt.write_timeout * 1e3), 0);
-            if (uv_write(&c->write, &c->u.stream, &buf, 1, on_written) != 0) {
-                c->writing = false;
-                conn_drop(c);
-            }
-            return;
-        }
-        buf_reset(&c->pending);
-        if (c->pending.cap > STASH_BYTES) /* a large reply went out */
-            buf_fini(&c->pending);
-    }
-    if (c->close_when_sent && c->state != CONN_LINGER)
-        linger(c);
-}
-
-static void mark_dirty(struct conn *c)
-{
-    if (c->dirty || c->state == CONN_CLOSED)
-        return;
-    c->dirty = true;
-    c->next_dirty = c->srv->dirty;
-    c->srv->dirty = c;
-}
-
-void conn_write(struct conn *c, const char *data, size_t n)
-{
-    buf_put(&c->pending, data, n);
-    mark_dirty(c);
-}
-
-void conn_flush_dirty(struct srv *srv)
-{
-    while (srv->dirty) {
-        struct conn *c = srv->dirty;
-        srv->dirty = c->next_dirty;
-        c->dirty = false;
-        flush(c);
-    }
-}
-
-/* ---------------------------------------------------------------- states */
 
 static void on_deadline(uv_timer_t *t)
 {
@@ -206,10 +26,11 @@ static void on_deadline(uv_timer_t *t)
                     "the request did not arrive within the time this server waits");
         break;
     case CONN_IDLE:
-    case CONN_LINGER:
         conn_drop(c);
         break;
     case CONN_BUSY:
+    case CONN_DONE:
+    case CONN_LINGER:
     case CONN_CLOSED:
         break;
     }
@@ -218,12 +39,11 @@ static void on_deadline(uv_timer_t *t)
 /* Enter a state and start its absolute deadline. */
 static void set_state(struct conn *c, enum conn_state state)
 {
-    const struct srv_options *o = &c->srv->opt;
-    double s = state == CONN_IDLE     ? o->idle_timeout
-               : state == CONN_HEAD   ? o->header_timeout
-               : state == CONN_BODY   ? o->body_timeout
-               : state == CONN_LINGER ? LINGER_MS / 1e3
-                                      : 0;
+    const struct http_config *cfg = &c->server->cfg;
+    double s = state == CONN_IDLE   ? cfg->idle_timeout_s
+               : state == CONN_HEAD ? cfg->header_timeout_s
+               : state == CONN_BODY ? cfg->body_timeout_s
+                                    : 0;
 
     c->state = state;
     if (s > 0)
@@ -237,28 +57,18 @@ static void begin_exchange(struct conn *c)
     struct exchange *x = &c->x;
 
     memset(x, 0, sizeof *x);
-    x->srv = c->srv;
+    x->app = c->server->cfg.app;
     x->conn = c;
-    x->http = &c->http;
-    x->began_us = srv_now_us();
+    x->peer = c->peer;
+    x->path = x->query = x->path_tail = "";
 }
 
-void conn_exchange_done(struct conn *c, bool keep_alive)
+/* The reply has ended: ready for the next request. */
+static void next_exchange(struct conn *c)
 {
-    if (c->state == CONN_CLOSED)
-        return;
-    c->x.gone = NULL;
-    if (!keep_alive || c->srv->phase == SRV_DRAINING || c->close_when_sent || c->read_eof) {
-        c->close_when_sent = true;
-        c->n_in = 0;
-        mark_dirty(c);
-        return;
-    }
     http_parser_next(&c->http);
     begin_exchange(c);
     set_state(c, CONN_IDLE);
-    if (!c->advancing)
-        advance(c, NULL, 0);
 }
 
 /* ----------------------------------------------------------------- input */
@@ -279,83 +89,84 @@ static bool stash(struct conn *c, const char *data, size_t n)
     return true;
 }
 
-static void refuse_input(struct conn *c)
+/* Echo the client's request id where it is printable, else make one. */
+static void name_request(struct exchange *x)
 {
-    c->state = CONN_BUSY;
-    c->http.keep_alive = false;
-    reply_error(&c->x, c->http.status, NULL, c->http.problem);
+    size_t n;
+    const char *v = http_field(x, "x-request-id", &n);
+    bool ok = v && n > 0 && n <= REQUEST_ID_BYTES;
+
+    for (size_t i = 0; ok && i < n; i++)
+        ok = isgraph((unsigned char)v[i]);
+    if (ok) {
+        memcpy(x->request_id, v, n);
+        x->request_id[n] = '\0';
+    } else {
+        srv_new_id(x->conn->server->cfg.ids, "req-", x->request_id, sizeof x->request_id);
+    }
+}
+
+/* The head is complete.  False: answered, and the body is not wanted. */
+static bool take_head(struct conn *c)
+{
+    const struct http_config *cfg = &c->server->cfg;
+    bool keep_alive = c->http.keep_alive;
+
+    c->x.method = c->http.method;
+    c->x.path = c->http.path;
+    c->x.query = c->http.query;
+    name_request(&c->x);
+    if (c->http.expects_continue || c->http.body_length > EARLY_REFUSAL_BYTES) {
+        c->http.keep_alive = false; /* of a refusal, as the body would follow it */
+        if (!cfg->head(cfg->app, &c->x)) {
+            if (c->state == CONN_BODY) /* its answer comes later */
+                set_state(c, CONN_BUSY);
+            return false;
+        }
+        c->http.keep_alive = keep_alive;
+    } /* else it is cheaper to take the body and keep the connection */
+    if (c->http.expects_continue)
+        conn_write(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    return true;
+}
+
+/* The request's first byte was read. */
+static void begin_request(struct conn *c)
+{
+    c->x.began_us = srv_now_us();
+    set_state(c, CONN_HEAD);
 }
 
 /* One parser event; false when the rest must wait. */
 static bool take_event(struct conn *c, enum parse_event ev)
 {
+    if (c->state == CONN_IDLE && (c->http.started || ev == PARSE_BAD))
+        begin_request(c);
     switch (ev) {
     case PARSE_MORE:
-        if (c->state == CONN_IDLE && c->http.started)
-            set_state(c, CONN_HEAD);
         return false;
     case PARSE_HEAD:
         set_state(c, CONN_BODY);
-        if (!router_check_head(c->srv, &c->x)) { /* answered: the body is not wanted */
-            if (c->state == CONN_BODY)
-                c->state = CONN_BUSY;
-            return false;
-        }
-        if (c->http.expects_continue)
-            conn_write(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
-        return true;
+        return take_head(c);
     case PARSE_MESSAGE:
         set_state(c, CONN_BUSY);
-        router_dispatch(c->srv, &c->x);
+        c->server->cfg.request(c->server->cfg.app, &c->x);
         return true;
     case PARSE_BAD:
-        refuse_input(c);
+        set_state(c, CONN_BUSY);
+        c->http.keep_alive = false;
+        reply_error(&c->x, c->http.status, NULL, c->http.problem);
         return false;
     }
     return false;
 }
 
-/* Parse stashed bytes, or data[0..n) when nothing is stashed, until they are
- * used up or a request is being answered. */
-static void advance(struct conn *c, const char *data, size_t n)
+/* Whether bytes may be parsed now; goes on to the next request where it may. */
+static bool may_parse(struct conn *c)
 {
-    bool from_stash = c->n_in > 0;
-    size_t at = 0;
-
-    if (from_stash) {
-        if (!stash(c, data, n)) {
-            conn_drop(c);
-            return;
-        }
-        data = c->in;
-        n = c->n_in;
-    }
-    c->advancing = true;
-    while (c->state == CONN_IDLE || c->state == CONN_HEAD || c->state == CONN_BODY) {
-        size_t used;
-        enum parse_event ev = http_parser_feed(&c->http, data + at, n - at, &used);
-        at += used;
-        if (!take_event(c, ev))
-            break;
-    }
-    c->advancing = false;
-    if (c->state == CONN_CLOSED)
-        return;
-    if (c->close_when_sent)
-        at = n; /* nothing more is read from this client */
-    if (from_stash) {
-        memmove(c->in, c->in + at, n - at);
-        c->n_in = n - at;
-        if (c->n_in == 0) {
-            free(c->in);
-            c->in = NULL;
-            c->cap_in = 0;
-        }
-    } else if (at < n && !stash(c, data + at, n - at)) {
-        conn_drop(c);
-        return;
-    }
-    resume_reading(c);
+    if (c->state == CONN_DONE && !c->close_when_sent && conn_unsent(c) <= UNSENT_BYTES)
+        next_exchange(c);
+    return c->state == CONN_IDLE || c->state == CONN_HEAD || c->state == CONN_BODY;
 }
 
 static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *buf)
@@ -363,7 +174,7 @@ static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *buf)
     struct conn *c = h->data;
 
     (void)hint; /* shared: libuv fills it and calls on_read before the next */
-    *buf = uv_buf_init(c->srv->read_buf, sizeof c->srv->read_buf);
+    *buf = uv_buf_init(c->server->read_buf, sizeof c->server->read_buf);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
@@ -377,17 +188,68 @@ static void resume_reading(struct conn *c)
     }
 }
 
+static void pause_reading(struct conn *c)
+{
+    if (c->n_in >= STASH_BYTES && !c->read_paused) {
+        c->read_paused = true;
+        uv_read_stop(&c->u.stream);
+    }
+}
+
+/* Drop the first n stashed bytes. */
+static void unstash(struct conn *c, size_t n)
+{
+    memmove(c->in, c->in + n, c->n_in - n);
+    c->n_in -= n;
+    if (c->n_in == 0) {
+        free(c->in);
+        c->in = NULL;
+        c->cap_in = 0;
+    }
+}
+
+/* Parse stashed bytes and data[0..n) behind them, until they are used up or a
+ * request is being answered. */
+static void advance(struct conn *c, const char *data, size_t n)
+{
+    bool from_stash = c->n_in > 0;
+    size_t at = 0;
+
+    if (from_stash) {
+        if (!stash(c, data, n)) {
+            conn_drop(c);
+            return;
+        }
+        data = c->in;
+        n = c->n_in;
+    }
+    while (may_parse(c)) {
+        size_t used;
+        enum parse_event ev = http_parser_feed(&c->http, data + at, n - at, &used);
+        at += used;
+        if (!take_event(c, ev))
+            break;
+    }
+    if (c->state == CONN_CLOSED || c->close_when_sent)
+        return; /* nothing more is read from this client */
+    if (from_stash) {
+        unstash(c, at);
+    } else if (at < n && !stash(c, data + at, n - at)) {
+        conn_drop(c);
+        return;
+    }
+    resume_reading(c);
+}
+
 static void on_eof(struct conn *c)
 {
     c->read_eof = true;
-    if (c->state == CONN_BUSY && c->close_when_sent)
-        return; /* the reply is complete; let it go out */
-    if (c->state == CONN_IDLE && (c->pending.n > 0 || c->writing)) {
-        c->close_when_sent = true;
-        mark_dirty(c);
-        return;
-    }
-    conn_drop(c);
+    if (c->state == CONN_LINGER || (c->state == CONN_IDLE && conn_unsent(c) == 0))
+        conn_drop(c);
+    else if (c->state == CONN_DONE || c->state == CONN_IDLE)
+        conn_close_when_sent(c); /* let the complete reply go out */
+    else
+        conn_drop(c);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
@@ -398,58 +260,62 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
         return;
     if (n == UV_EOF) {
         on_eof(c);
-        return;
-    }
-    if (n < 0) {
+    } else if (n < 0) {
         conn_drop(c);
-        return;
-    }
-    if (c->state == CONN_LINGER || c->close_when_sent) {
+    } else if (c->state == CONN_LINGER || c->close_when_sent) {
         c->discarded += (uint64_t)n;
-        if (c->discarded > LINGER_BYTES)
+        if (c->discarded > DISCARDED_BYTES_MAX)
             conn_drop(c);
-        return;
-    }
-    if (c->state == CONN_BUSY) {
+    } else if (c->state == CONN_BUSY || c->state == CONN_DONE) {
         if (!stash(c, buf->base, (size_t)n))
             conn_drop(c);
-        else if (c->n_in >= STASH_BYTES) {
-            c->read_paused = true;
-            uv_read_stop(s);
-        }
-        return;
+        else
+            pause_reading(c);
+    } else {
+        advance(c, buf->base, (size_t)n);
     }
-    advance(c, buf->base, (size_t)n);
+}
+
+void conn_flush_all(struct http_server *s)
+{
+    while (s->dirty) {
+        struct conn *c = s->dirty;
+        s->dirty = c->next_dirty;
+        c->dirty = false;
+        conn_flush(c);
+        if (c->state == CONN_DONE && may_parse(c))
+            advance(c, NULL, 0);
+    }
 }
 
 /* -------------------------------------------------------------- creation */
 
-struct conn *conn_new(struct srv *srv)
+struct conn *conn_new(struct http_server *s)
 {
     struct conn *c = calloc(1, sizeof *c);
 
     if (c == NULL)
         return NULL;
-    c->srv = srv;
-    http_parser_init(&c->http, &(struct http_limits){ srv->opt.max_header_bytes,
-                                                      srv->opt.max_body_bytes, &srv->bodies });
-    uv_timer_init(&srv->loop, &c->deadline);
-    uv_timer_init(&srv->loop, &c->stall);
-    c->deadline.data = c->stall.data = c;
+    c->server = s;
+    s->n_users++;
+    http_parser_init(&c->http, &(struct http_limits){ s->cfg.max_header_bytes,
+                                                      s->cfg.max_body_bytes, &s->bodies });
+    uv_timer_init(s->cfg.loop, &c->deadline);
+    uv_timer_init(s->cfg.loop, &c->stall);
+    c->u.handle.data = c->deadline.data = c->stall.data = c;
     c->n_handles = 3;
-    c->next = srv->conns;
+    c->next = s->conns;
     if (c->next)
         c->next->prev = c;
-    srv->conns = c;
-    srv->n_conns++;
+    s->conns = c;
+    s->n_conns++;
     return c;
 }
 
-void conn_start(struct conn *c, bool local, bool is_pipe)
+void conn_start(struct conn *c, enum http_peer peer)
 {
     c->u.handle.data = c;
-    c->local = local;
-    c->is_pipe = is_pipe;
+    c->peer = peer;
     begin_exchange(c);
     set_state(c, CONN_IDLE);
     if (uv_read_start(&c->u.stream, on_alloc, on_read) != 0)

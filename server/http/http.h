@@ -1,10 +1,15 @@
-/* http.h: bytes of a connection to HTTP/1 requests.
+/* http.h: what a handler needs of HTTP: the request it was given and the ways to
+ * answer it.
  *
- * A push parser over llhttp that adds what an embedding program must: limits on
- * head, fields and body, and refusal of everything that two readers could cut
- * differently (request smuggling): bare line feeds, folded lines, both or
- * repeated framings, trailers, codings other than one `chunked`.  No socket, no
- * clock; one parser a connection, one thread. */
+ * An exchange is one request of a client and its reply; it lives in the client's
+ * connection.  The application's callbacks (http_server.h) get it once the request
+ * has arrived whole, and answer it exactly once, then or later:
+ *
+ *   reply_body | reply_out | reply_err | reply_error
+ *   reply_stream_begin, reply_stream_data..., reply_stream_end
+ *
+ * After its answer, or after `gone` was called, the exchange must not be touched.
+ * The thread of the server's loop. */
 #ifndef SERVER_HTTP_HTTP_H
 #define SERVER_HTTP_HTTP_H
 
@@ -12,12 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <llhttp.h>
-
 #include "proto/err.h"
+#include "proto/text/buf.h"
 
-enum { HTTP_MAX_FIELDS = 100 };
+enum { REQUEST_ID_BYTES = 128, EXTRA_HEADER_BYTES = 512 };
 
+/* Bits, so that a set of them is a number. */
 enum http_method {
     HTTP_M_GET = 1,
     HTTP_M_HEAD = 2,
@@ -27,70 +32,63 @@ enum http_method {
     HTTP_M_OTHER = 32
 };
 
-/* Memory for bodies that all parsers share; one thread's. */
-struct http_budget {
-    uint64_t used, max;
-};
+/* Where the other end of a connection is. */
+enum http_peer { HTTP_PEER_REMOTE, HTTP_PEER_LOOPBACK, HTTP_PEER_UNIX };
 
-struct http_limits {
-    size_t head_bytes, body_bytes;
-    struct http_budget *bodies; /* borrowed; NULL: no common bound */
-};
+struct conn;
 
-struct http_field {
-    uint32_t name, n_name, value, n_value; /* offsets into the head's text */
-};
+struct exchange {
+    void *app; /* the application's context, from struct http_config */
 
-struct http_parser {
-    llhttp_t ll;
-    struct http_limits lim;
-    /* The request; valid from PARSE_HEAD until http_parser_next. */
+    /* The request. */
     enum http_method method;
-    bool is_http_1_0, keep_alive, expects_continue, has_body;
-    uint64_t body_length; /* UINT64_MAX: chunked */
-    char *path;           /* decoded, NUL-terminated; "" until the head is complete */
-    char *query;          /* after '?', undecoded, "" when none */
-    char *body;           /* owned; http_parser_take_body moves it out */
-    size_t n_body, cap_body;
-    /* Private. */
-    size_t n_charged; /* to lim.bodies, from a body's first byte to http_parser_next */
-    char *text;       /* url and fields */
-    size_t n_text, cap_text;
-    uint32_t n_url, n_fields;
-    struct http_field field[HTTP_MAX_FIELDS];
-    bool in_value, head_done, message_done, body_phase;
-    uint8_t seen; /* scanner: how much of CR LF CR LF */
-    bool started; /* a byte of the request came */
-    size_t n_head, n_raw_body;
-    int status;          /* HTTP status of an error */
-    const char *problem; /* its message; a literal */
+    enum http_peer peer;
+    const char *path;                      /* decoded                                     */
+    const char *query;                     /* after '?', undecoded; "" when there is none */
+    const char *path_tail;                 /* "", or what the application sets it to      */
+    char request_id[REQUEST_ID_BYTES + 1]; /* the client's x-request-id, or made here     */
+    uint64_t began_us;                     /* when its first byte was read (clock.h)      */
+
+    int status; /* of the reply, 0 before its status line was written */
+    /* Set by a handler that answers later: called once when the client left or was
+     * dropped before the reply ended.  It must not answer.                       */
+    void (*gone)(struct exchange *x, void *user);
+    void *user;
+
+    /* Private to the room. */
+    struct conn *conn;
+    char extra[EXTRA_HEADER_BYTES]; /* further header lines of the reply */
+    size_t n_extra;
+    bool chunked;
 };
 
-void http_parser_init(struct http_parser *p, const struct http_limits *lim);
-void http_parser_fini(struct http_parser *p);
+/* Value of a request's header field (name in lower case), *n bytes; NULL: absent. */
+const char *http_field(const struct exchange *x, const char *name, size_t *n);
+/* The body, NUL-terminated, taken by the caller (free).  NULL with *n 0: none. */
+char *http_take_body(struct exchange *x, size_t *n);
 
-enum parse_event {
-    PARSE_MORE,    /* everything was used; feed more                            */
-    PARSE_HEAD,    /* the head is complete; feed on (the rest of) the bytes     */
-    PARSE_MESSAGE, /* the request is complete; http_parser_next before feeding  */
-    PARSE_BAD      /* p->status, p->problem; the connection must close          */
-};
+#define CONTENT_JSON "application/json"
+#define CONTENT_TEXT "text/plain; charset=utf-8"
 
-/* Take data[0..n); *used says how much was consumed. */
-enum parse_event http_parser_feed(struct http_parser *p, const char *data, size_t n, size_t *used);
+/* Add a header line to the reply to come.  False: the line does not fit or holds a
+ * control character; it is left out whole and the log says so. */
+bool reply_header(struct exchange *x, const char *name, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Forget the request; ready for the next one on the connection. */
-void http_parser_next(struct http_parser *p);
+/* A whole reply; n 0: no body, and type is not sent. */
+void reply_body(struct exchange *x, int status, const char *type, const char *body, size_t n);
+/* A body built in o; a failed o becomes a 500.  o stays the caller's. */
+void reply_out(struct exchange *x, int status, const char *type, const struct buf *o);
 
-/* Value of a field (name in lower case), *n bytes, NULL when absent. */
-const char *http_field(const struct http_parser *p, const char *name, size_t *n);
-/* Whether the field's value is exactly this, letters of any case. */
-bool http_field_is(const struct http_parser *p, const char *name, const char *value);
+/* The error as a body, in the form that struct http_config gives errors; the status
+ * that belongs to its code, and Retry-After where a client may try again. */
+void reply_err(struct exchange *x, const struct err *e);
+/* The same for a status of HTTP's own; code may be NULL. */
+void reply_error(struct exchange *x, int status, const char *code, const char *message);
 
-/* The body, NUL-terminated, taken by the caller (free). NULL with *n 0: none. */
-char *http_parser_take_body(struct http_parser *p, size_t *n);
-
-/* Reason phrase of a status. */
-const char *http_reason(int status);
+/* A reply of status 200 whose length is not known yet. */
+void reply_stream_begin(struct exchange *x, const char *type);
+/* False: the client was dropped, as it is too far behind; `gone` was called. */
+bool reply_stream_data(struct exchange *x, const char *data, size_t n);
+void reply_stream_end(struct exchange *x);
 
 #endif

@@ -2,6 +2,7 @@
  * allow needs no percent escapes, so a value that has one is just a wrong value. */
 #include "server/http/query.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +38,9 @@ static int find_word(const char *words, const char *v, size_t n)
     return -1;
 }
 
-static enum err_code apply(const struct query_rule *r, const char *v, size_t n, struct err *e)
+/* The value v[0..n) by its rule. */
+static enum err_code read_value(const struct query_rule *r, const char *v, size_t n, uint64_t *out,
+                                struct err *e)
 {
     uint64_t value = 0;
     int shown = (int)(n < 40 ? n : 40), word;
@@ -47,7 +50,7 @@ static enum err_code apply(const struct query_rule *r, const char *v, size_t n, 
         if (word < 0)
             return err_set_param(e, ERR_INVALID, r->name, "%s: found `%.*s`, expected one of %s",
                                  r->name, shown, v, r->words);
-        *r->out = (uint64_t)word;
+        *out = (uint64_t)word;
         return ERR_OK;
     }
     size_t i = 0;
@@ -57,14 +60,16 @@ static enum err_code apply(const struct query_rule *r, const char *v, size_t n, 
         return err_set_param(e, ERR_INVALID, r->name,
                              "%s: found `%.*s`, expected a whole number from %llu to %llu", r->name,
                              shown, v, (unsigned long long)r->lo, (unsigned long long)r->hi);
-    *r->out = value;
+    *out = value;
     return ERR_OK;
 }
 
 enum err_code query_read(const char *query, const struct query_rule *rule, size_t n, struct err *e)
 {
     bool seen[MOST_RULES] = { false };
+    uint64_t value[MOST_RULES];
 
+    assert(n <= MOST_RULES);
     for (const char *p = query; *p != '\0';) {
         size_t len = strcspn(p, "&"), n_name = strcspn(p, "=&"), i = 0;
         bool has_value = n_name < len;
@@ -72,17 +77,20 @@ enum err_code query_read(const char *query, const struct query_rule *rule, size_
             while (i < n &&
                    (strlen(rule[i].name) != n_name || memcmp(rule[i].name, p, n_name) != 0))
                 i++;
-            if (i == n || i == MOST_RULES)
+            if (i == n)
                 return unknown(rule, n, p, n_name, e);
             if (seen[i])
                 return err_set_param(e, ERR_INVALID, rule[i].name, "%s: given twice", rule[i].name);
             seen[i] = true;
-            enum err_code rc = apply(&rule[i], has_value ? p + n_name + 1 : "",
-                                     has_value ? len - n_name - 1 : 0, e);
+            enum err_code rc = read_value(&rule[i], has_value ? p + n_name + 1 : "",
+                                          has_value ? len - n_name - 1 : 0, &value[i], e);
             if (rc != ERR_OK)
                 return rc;
         }
         p += len + (p[len] == '&');
     }
+    for (size_t i = 0; i < n; i++)
+        if (seen[i])
+            *rule[i].out = value[i];
     return ERR_OK;
 }

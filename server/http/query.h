@@ -17,9 +17,9 @@ struct query_rule {
     uint64_t *out;     /* keeps what it has where the name is absent            */
 };
 
-/* Read query (undecoded, "" when there is none); names before the one at fault are
- * applied.  ERR_INVALID, param the name:
- * an unknown name, one given twice, a value outside its rule. */
+/* Read query (undecoded, "" when there is none) by at most 16 rules.  ERR_INVALID,
+ * param the name: an unknown name, one given twice, a value outside its rule; no
+ * value is changed then. */
 MUST_USE enum err_code query_read(const char *query, const struct query_rule *rule, size_t n,
                                   struct err *e);
 

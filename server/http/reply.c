@@ -1,29 +1,59 @@
-/* reply.c: composing status lines, header fields and error bodies.  I/O thread. */
-#include "server/http/reply.h"
+/* reply.c: composing status lines, header fields, error bodies and chunks.  The
+ * thread of the loop. */
+#include "server/http/http.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "proto/openai/response.h"
-#include "server/server.h"
+#include "server/http/connection.h"
 
-void reply_header(struct exchange *x, const char *name, const char *fmt, ...)
+const char *http_field(const struct exchange *x, const char *name, size_t *n)
 {
+    return http_parser_field(&x->conn->http, name, n);
+}
+
+char *http_take_body(struct exchange *x, size_t *n)
+{
+    return http_parser_take_body(&x->conn->http, n);
+}
+
+/* Whether a header line can be sent as it is: no control character but tabs. */
+static bool is_clean(const char *line)
+{
+    for (; *line; line++)
+        if ((unsigned char)*line < ' ' ? *line != '\t' : *line == 0x7f)
+            return false;
+    return true;
+}
+
+bool reply_header(struct exchange *x, const char *name, const char *fmt, ...)
+{
+    const struct srv_log *log = x->conn->server->cfg.log;
     char line[EXTRA_HEADER_BYTES];
-    int n = snprintf(line, sizeof line, "%s: ", name);
+    size_t room = sizeof x->extra - x->n_extra;
+    int n = snprintf(line, sizeof line, "%s: ", name), v;
     va_list ap;
 
+    assert(n > 0 && (size_t)n < sizeof line);
     va_start(ap, fmt);
-    int v = vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+    v = vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
     va_end(ap);
-    if (v < 0 || (size_t)(n + v) + 2 >= sizeof line ||
-        x->n_extra + (size_t)(n + v) + 2 > sizeof x->extra)
-        return;
-    memcpy(line + n + v, "\r\n", 2);
-    memcpy(x->extra + x->n_extra, line, (size_t)(n + v) + 2);
+    if (v < 0 || (size_t)(n + v) >= sizeof line || (size_t)(n + v) + 2 > room) {
+        srv_logf(log, SRV_WARNING, "header %s left out: %d bytes, expected at most %zu", name,
+                 n + v + 2, room);
+        return false;
+    }
+    if (!is_clean(line)) {
+        srv_logf(log, SRV_WARNING, "header %s left out: it holds a control character", name);
+        return false;
+    }
+    memcpy(x->extra + x->n_extra, line, (size_t)(n + v));
+    memcpy(x->extra + x->n_extra + n + v, "\r\n", 2);
     x->n_extra += (size_t)(n + v) + 2;
+    return true;
 }
 
 static void date_line(char out[64])
@@ -38,46 +68,47 @@ static void date_line(char out[64])
 /* Status line and fields; n_body < 0: chunked or until close. */
 static void write_head(struct exchange *x, int status, const char *type, long long n_body)
 {
+    struct conn *c = x->conn;
+    struct http_parser *http = &c->http;
     char head[1024], date[64], length[64] = "";
-    bool close;
+    int n;
 
-    if (x->srv->phase == SRV_DRAINING || !x->http->body_phase || x->http->status)
-        x->http->keep_alive = false;
+    assert(x->status == 0); /* one reply an exchange */
+    if (c->server->draining || !http->body_phase || http->status)
+        http->keep_alive = false;
     if (n_body < 0) {
-        x->chunked = !x->http->is_http_1_0;
+        x->chunked = !http->is_http_1_0;
         if (!x->chunked)
-            x->http->keep_alive = false;
+            http->keep_alive = false;
         else
             strcpy(length, "Transfer-Encoding: chunked\r\n");
     } else if (status != 204) {
         snprintf(length, sizeof length, "Content-Length: %lld\r\n", n_body);
     }
-    close = !x->http->keep_alive;
     date_line(date);
-    int n =
-        snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\n%s%s%s%s%s%s%s", status, http_reason(status),
+    n = snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\n%s%s%s%s%s%s%s", status, http_reason(status),
                  date, type ? "Content-Type: " : "", type ? type : "", type ? "\r\n" : "", length,
-                 close                  ? "Connection: close\r\n"
-                 : x->http->is_http_1_0 ? "Connection: keep-alive\r\n"
-                                        : "",
+                 !http->keep_alive   ? "Connection: close\r\n"
+                 : http->is_http_1_0 ? "Connection: keep-alive\r\n"
+                                     : "",
                  n_body < 0 ? "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" : "");
-    conn_write(x->conn, head, (size_t)n);
-    if (x->request_id[0] && x->srv->opt.request_id_headers) {
+    assert(n > 0 && (size_t)n < sizeof head);
+    conn_write(c, head, (size_t)n);
+    if (x->request_id[0] && c->server->cfg.request_id_headers) {
         n = snprintf(head, sizeof head, "x-request-id: %s\r\n", x->request_id);
-        conn_write(x->conn, head, (size_t)n);
+        conn_write(c, head, (size_t)n);
     }
-    conn_write(x->conn, x->extra, x->n_extra);
-    conn_write(x->conn, "\r\n", 2);
-    x->replied = true;
+    conn_write(c, x->extra, x->n_extra);
+    conn_write(c, "\r\n", 2);
     x->status = status;
 }
 
 void reply_body(struct exchange *x, int status, const char *type, const char *body, size_t n)
 {
     write_head(x, status, n > 0 ? type : NULL, (long long)n);
-    if (x->http->method != HTTP_M_HEAD)
+    if (x->method != HTTP_M_HEAD)
         conn_write(x->conn, body, n);
-    conn_exchange_done(x->conn, x->http->keep_alive);
+    conn_end_exchange(x->conn, x->conn->http.keep_alive);
 }
 
 void reply_out(struct exchange *x, int status, const char *type, const struct buf *o)
@@ -115,7 +146,7 @@ void reply_err(struct exchange *x, const struct err *e)
     struct buf o = { 0 };
     int status = err_http_status(e->code);
 
-    oai_write_error(&o, e);
+    x->conn->server->cfg.write_err(&o, e);
     reply_refusal(x, status, &o);
 }
 
@@ -123,14 +154,30 @@ void reply_error(struct exchange *x, int status, const char *code, const char *m
 {
     struct buf o = { 0 };
 
-    oai_write_http_error(&o, status, code, message);
+    x->conn->server->cfg.write_status(&o, status, code, message);
     reply_refusal(x, status, &o);
 }
 
 void reply_stream_begin(struct exchange *x, const char *type)
 {
     write_head(x, 200, type, -1);
-    x->streaming = true;
+}
+
+/* Whether the client is near enough to take n more bytes; else it is dropped. */
+static bool has_room(struct conn *c, size_t n)
+{
+    const struct http_config *cfg = &c->server->cfg;
+
+    if (conn_unsent(c) + n <= cfg->stream_buffer_bytes)
+        return true;
+    conn_flush(c);
+    if (c->state == CONN_CLOSED)
+        return false;
+    if (conn_unsent(c) + n <= cfg->stream_buffer_bytes)
+        return true;
+    srv_logf(cfg->log, SRV_INFO, "a stream's reader is %zu bytes behind: dropped", conn_unsent(c));
+    conn_drop(c);
+    return false;
 }
 
 bool reply_stream_data(struct exchange *x, const char *data, size_t n)
@@ -138,19 +185,10 @@ bool reply_stream_data(struct exchange *x, const char *data, size_t n)
     struct conn *c = x->conn;
     char size[24];
 
-    if (n == 0)
+    if (n == 0 || x->method == HTTP_M_HEAD)
         return true;
-    if (conn_unsent(c) + n > x->srv->opt.stream_buffer_bytes) {
-        conn_flush_dirty(x->srv);
-        if (c->state == CONN_CLOSED)
-            return false;
-        if (conn_unsent(c) + n > x->srv->opt.stream_buffer_bytes) {
-            srv_logf(&x->srv->log, SRV_INFO, "a stream's reader is %zu bytes behind: dropped",
-                     conn_unsent(c));
-            conn_drop(c);
-            return false;
-        }
-    }
+    if (!has_room(c, n))
+        return false;
     if (x->chunked)
         conn_write(c, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n));
     conn_write(c, data, n);
@@ -161,8 +199,7 @@ bool reply_stream_data(struct exchange *x, const char *data, size_t n)
 
 void reply_stream_end(struct exchange *x)
 {
-    x->streaming = false;
-    if (x->chunked)
+    if (x->chunked && x->method != HTTP_M_HEAD)
         conn_write(x->conn, "0\r\n\r\n", 5);
-    conn_exchange_done(x->conn, x->http->keep_alive);
+    conn_end_exchange(x->conn, x->conn->http.keep_alive);
 }

@@ -10,7 +10,7 @@
 #include "server/generate/generate.h"
 #include "server/routes/routes.h"
 #include "server/http/query.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 
 static void on_gone(struct exchange *x, void *user)
 {
@@ -266,7 +266,7 @@ void handle_cache_reset(struct srv *srv, struct exchange *x)
     struct inquiry *q;
     struct err e;
 
-    if (query_read(x->http->query, rules, 1, &e) != ERR_OK) {
+    if (query_read(x->query, rules, 1, &e) != ERR_OK) {
         reply_err(x, &e);
         return;
     }

@@ -4,7 +4,7 @@
 #ifndef SERVER_ROUTES_ADMIN_H
 #define SERVER_ROUTES_ADMIN_H
 
-#include "server/http/connection.h"
+#include "server/http/http.h"
 #include "server/server.h"
 
 struct inquiry {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "proto/openai/response.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 #include "server/server.h"
 
 static struct oai_model describe(const struct srv *srv, const char *name)
@@ -139,7 +139,7 @@ void handle_metrics(struct srv *srv, struct exchange *x)
         return;
     }
     engine_snapshot(srv->engine, &s);
-    srv_metrics_refresh(&srv->metrics, &s, srv->n_conns);
+    srv_metrics_refresh(&srv->metrics, &s, http_server_n_connections(srv->http));
     prom_render(&o, srv->metrics.serving.registry);
     reply_out(x, 200, PROM_CONTENT_TYPE, &o);
     buf_fini(&o);

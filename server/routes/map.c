@@ -8,7 +8,7 @@
 #include "server/routes/admin.h"
 #include "server/generate/generate.h"
 #include "server/http/query.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 
 enum { PAGE = 1000, MOST_PAGE = 10000, STEPS = 64, MOST_STEPS = 65536 };
 
@@ -113,7 +113,7 @@ void handle_blocks(struct srv *srv, struct exchange *x)
     };
     struct err e;
 
-    if (query_read(x->http->query, rules, sizeof rules / sizeof *rules, &e) != ERR_OK) {
+    if (query_read(x->query, rules, sizeof rules / sizeof *rules, &e) != ERR_OK) {
         reply_err(x, &e);
         return;
     }
@@ -249,7 +249,7 @@ void handle_steps(struct srv *srv, struct exchange *x)
     struct inquiry *q;
     struct err e;
 
-    if (query_read(x->http->query, rules, sizeof rules / sizeof *rules, &e) != ERR_OK) {
+    if (query_read(x->query, rules, sizeof rules / sizeof *rules, &e) != ERR_OK) {
         reply_err(x, &e);
         return;
     }

@@ -13,7 +13,7 @@
 
 #include "server/routes/admin.h"
 #include "server/generate/generate.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 
 enum { DEFAULT_TTL = 3600, MOST_TTL = 30 * 24 * 3600, MOST_VALUES = 1 << 21 };
 
@@ -223,7 +223,7 @@ void handle_pin(struct srv *srv, struct exchange *x)
     }
     q->more = j;
     q->release = release_pin;
-    j->body = http_parser_take_body(x->http, &j->n_body);
+    j->body = http_take_body(x, &j->n_body);
     j->work.data = q;
     if (uv_queue_work(&srv->loop, &j->work, work, on_read) != 0) {
         err_set(&j->err, ERR_NOMEM, "no thread takes the request");
@@ -278,7 +278,7 @@ void handle_unpin(struct srv *srv, struct exchange *x)
     struct err e;
     uint64_t number = 0;
     size_t n;
-    char *body = http_parser_take_body(x->http, &n);
+    char *body = http_take_body(x, &n);
     enum err_code rc = read_unpin(body ? body : "", n, &number, &e);
 
     free(body);

@@ -3,7 +3,9 @@
 #ifndef SERVER_ROUTES_ROUTES_H
 #define SERVER_ROUTES_ROUTES_H
 
-#include "server/http/connection.h"
+#include "server/http/http.h"
+
+struct srv;
 
 /* generate.c */
 void handle_completions(struct srv *srv, struct exchange *x);

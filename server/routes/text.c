@@ -9,7 +9,7 @@
 #include "proto/openai/response.h"
 #include "server/drain.h"
 #include "server/generate/prompt.h"
-#include "server/http/reply.h"
+#include "server/http/http.h"
 
 struct job {
     struct srv *srv;
@@ -125,7 +125,7 @@ static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
     j->srv = srv;
     j->x = x;
     j->kind = kind;
-    j->body = http_parser_take_body(x->http, &j->n_body);
+    j->body = http_take_body(x, &j->n_body);
     j->work.data = j;
     x->gone = on_gone;
     x->user = j;

@@ -4,7 +4,7 @@
 #include "support/test.h"
 
 #include "server/generate/choice.h"
-#include "server/http/http.h"
+#include "server/http/parser.h"
 #include "server/options.h"
 #include "server/engine/pins.h"
 #include "server/generate/prompt.h"

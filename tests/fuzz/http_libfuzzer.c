@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/http/http.h"
+#include "server/http/parser.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -4,8 +4,7 @@
 
 #include <stdio.h>
 
-#include "server/http/http.h"
-#include "server/http/router.h"
+#include "server/http/parser.h"
 #include "support/rng.h"
 
 static const struct http_limits limits = { .head_bytes = 2048, .body_bytes = 4096 };
@@ -241,28 +240,6 @@ TEST(how_bytes_are_cut_does_not_change_what_is_read)
     }
 }
 
-TEST(routes)
-{
-    unsigned allowed;
-    const char *tail;
-
-    assert_non_null(router_find(HTTP_M_POST, "/v1/completions", &tail, &allowed));
-    assert_non_null(router_find(HTTP_M_HEAD, "/health", &tail, &allowed));
-    assert_null(router_find(HTTP_M_GET, "/v1/completions", &tail, &allowed));
-    assert_int_equal(allowed, HTTP_M_POST);
-    assert_null(router_find(HTTP_M_GET, "/v1/completions/", &tail, &allowed));
-    assert_int_equal(allowed, 0);
-    assert_null(router_find(HTTP_M_GET, "/v1/models/", &tail, &allowed));
-    const struct route *r = router_find(HTTP_M_GET, "/v1/models/a/b", &tail, &allowed);
-    assert_non_null(r);
-    assert_string_equal(tail, "a/b");
-    assert_int_equal(r->guard, GUARD_API);
-    r = router_find(HTTP_M_DELETE, "/admin/requests/x", &tail, &allowed);
-    assert_int_equal(r->guard, GUARD_ADMIN);
-    r = router_find(HTTP_M_GET, "/metrics", &tail, &allowed);
-    assert_int_equal(r->guard, GUARD_NONE);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,7 +248,6 @@ int main(void)
         RUN(bodies_share_their_memory),
         RUN(head_limits),
         RUN(how_bytes_are_cut_does_not_change_what_is_read),
-        RUN(routes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
-/* http.c: the parser's head scanner, llhttp callbacks and framing rules.
+/* parser.c: the parser's head scanner, llhttp callbacks and framing rules.
  *
  * The scanner finds the head's end by itself and hands llhttp exactly the head,
  * then the body: llhttp must agree, or the request is refused.  One thread. */
-#include "server/http/http.h"
+#include "server/http/parser.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -232,7 +232,7 @@ void http_parser_next(struct http_parser *p)
     p->ll.data = p;
 }
 
-const char *http_field(const struct http_parser *p, const char *name, size_t *n)
+const char *http_parser_field(const struct http_parser *p, const char *name, size_t *n)
 {
     size_t len = strlen(name);
 
@@ -247,10 +247,10 @@ const char *http_field(const struct http_parser *p, const char *name, size_t *n)
     return NULL;
 }
 
-bool http_field_is(const struct http_parser *p, const char *name, const char *value)
+bool http_parser_field_is(const struct http_parser *p, const char *name, const char *value)
 {
     size_t n;
-    const char *v = http_field(p, name, &n);
+    const char *v = http_parser_field(p, name, &n);
 
     return v && n == strlen(value) && strncasecmp(v, value, n) == 0;
 }
@@ -339,7 +339,7 @@ static enum parse_event split_target(struct http_parser *p)
 static enum parse_event check_length(struct http_parser *p)
 {
     size_t n;
-    const char *v = http_field(p, "content-length", &n);
+    const char *v = http_parser_field(p, "content-length", &n);
     uint64_t length = 0;
 
     if (n == 0)
@@ -372,7 +372,7 @@ static enum parse_event check_framing(struct http_parser *p)
         return bad(p, 400, "Content-Length and Transfer-Encoding in one request");
     if (n_length > 1)
         return bad(p, 400, "Content-Length more than once");
-    if (n_coding > 1 || (n_coding == 1 && !http_field_is(p, "transfer-encoding", "chunked")))
+    if (n_coding > 1 || (n_coding == 1 && !http_parser_field_is(p, "transfer-encoding", "chunked")))
         return bad(p, 400, "Transfer-Encoding other than one `chunked`");
     if (n_coding && p->is_http_1_0)
         return bad(p, 400, "Transfer-Encoding in an HTTP/1.0 request");
@@ -407,7 +407,7 @@ static enum parse_event finish_head(struct http_parser *p)
     enum parse_event ev = check_framing(p);
     if (ev != PARSE_HEAD)
         return ev;
-    if (http_field_is(p, "expect", "100-continue"))
+    if (http_parser_field_is(p, "expect", "100-continue"))
         p->expects_continue = p->has_body && !p->is_http_1_0;
     else if (count_fields(p, "expect"))
         return bad(p, 417, "only Expect: 100-continue is understood");
