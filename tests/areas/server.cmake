@@ -5,6 +5,8 @@ quire_test(log_test SOURCES unit/log_test.c
   LIBRARIES test_support server_base proto_text quire::cmocka LABELS unit)
 quire_test(sizing_test SOURCES unit/sizing_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
+quire_test(metrics_test SOURCES unit/metrics_test.c
+  LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(mailbox_test SOURCES unit/mailbox_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit threads)
 quire_test(stops_test SOURCES unit/stops_test.c
