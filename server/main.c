@@ -18,8 +18,6 @@
 #include "server/loader.h"
 #include "server/server.h"
 
-extern char **environ;
-
 enum { PING_LOOK_MS = 5000 };
 
 /* As many open files as the system allows. */

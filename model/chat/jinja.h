@@ -299,6 +299,13 @@ void jinja_map_clear(struct jinja_map *m);
 bool jinja_str_is(const struct jinja_str *s, const char *text);
 bool jinja_str_equal(const struct jinja_str *a, const struct jinja_str *b);
 bool jinja_truth(struct jinja_value v);
+/* Of two values of kinds from JV_STRING on: whether they are one object. */
+static inline bool jinja_same_object(struct jinja_value a, struct jinja_value b)
+{
+    if (a.kind != b.kind)
+        return false;
+    return a.kind == JV_FUNCTION ? a.u.function == b.u.function : a.u.map == b.u.map;
+}
 bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b);
 /* <0, 0, >0; fails where Python raises TypeError. */
 int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b);

@@ -141,7 +141,7 @@ static bool t_sameas(struct jinja *j, const struct jinja_args *a)
         return false;
     if (x.kind < JV_STRING)
         return jinja_equal(j, x, y);
-    return memcmp(&x.u, &y.u, sizeof x.u) == 0;
+    return jinja_same_object(x, y);
 }
 
 static bool t_divisibleby(struct jinja *j, const struct jinja_args *a)

@@ -337,7 +337,8 @@ static int compare_bigints(struct jinja_value a, struct jinja_value b)
         return sign_a < sign_b ? -1 : 1;
     if (a.u.str->n != b.u.str->n)
         return a.u.str->n < b.u.str->n ? -sign_a : sign_a;
-    return sign_a * memcmp(a.u.str->p, b.u.str->p, a.u.str->n);
+    int order = memcmp(a.u.str->p, b.u.str->p, a.u.str->n);
+    return order < 0 ? -sign_a : order > 0 ? sign_a : 0;
 }
 
 /* Order of two numbers. */
@@ -389,7 +390,7 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
         j->depth--;
         return same;
     default:
-        return memcmp(&a.u, &b.u, sizeof a.u) == 0;
+        return jinja_same_object(a, b);
     }
 }
 

@@ -9,6 +9,11 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZE STREQUAL "thread")
   get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)
   quire_add_test(format 300 tree ${CMAKE_SOURCE_DIR}/tests/check_format)
   set_tests_properties(format.${preset} PROPERTIES SKIP_RETURN_CODE 77)
+  quire_add_test(tidy 1500 tree ${CMAKE_SOURCE_DIR}/tests/check_tidy ${CMAKE_BINARY_DIR})
+  set_tests_properties(tidy.${preset} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2)
+  quire_add_test(check_tidy_test "" tree
+    ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/check_tidy_test.py)
+  set_tests_properties(check_tidy_test.${preset} PROPERTIES SKIP_RETURN_CODE 77)
   quire_add_test(closing_lines_test "" unit
     ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/closing_lines_test.py)
 endif()

@@ -38,9 +38,11 @@ static int by_value(const void *a, const void *b)
 
 static void report(const char *what, uint64_t *ns)
 {
+    enum { MEDIAN = STEPS / 2, P99 = STEPS - STEPS / 100 };
+
     qsort(ns, STEPS, sizeof *ns, by_value);
     printf("%-8s best %8.1f us   median %8.1f us   p99 %8.1f us\n", what, (double)ns[0] / 1000,
-           (double)ns[STEPS / 2] / 1000, (double)ns[STEPS - STEPS / 100] / 1000);
+           (double)ns[MEDIAN] / 1000, (double)ns[P99] / 1000);
 }
 
 static void must(enum err_code rc, const struct err *e)

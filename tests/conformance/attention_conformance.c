@@ -321,7 +321,8 @@ static void one_case(struct runner *r, const char *path)
             printf("FAIL %s: bounds %s: %s\n", c.id, bound_names[b], e.message);
         for (int i = 0; ok && i < EXPECTS; i++)
             if (res[b].bytes[i] != res[0].bytes[i] ||
-                (res[b].bytes[i] > 0 && memcmp(res[b].out[i], res[0].out[i], res[b].bytes[i]))) {
+                (res[b].bytes[i] > 0 &&
+                 memcmp(res[b].out[i], res[0].out[i], res[b].bytes[i]) != 0)) {
                 printf("FAIL %s: %s: bounds %s differ from absent\n", c.id, name, bound_names[b]);
                 ok = false;
             }

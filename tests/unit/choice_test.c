@@ -80,7 +80,7 @@ static uint32_t push_text(struct fixture *f, const char *text)
 
 static void expect_text(struct fixture *f, const char *want)
 {
-    if (f->c.text.n != strlen(want) || (f->c.text.n && memcmp(f->c.text.p, want, f->c.text.n)))
+    if (f->c.text.n != strlen(want) || (f->c.text.n && memcmp(f->c.text.p, want, f->c.text.n) != 0))
         fail_msg("\"%.*s\", \"%s\" expected", (int)f->c.text.n, f->c.text.p, want);
 }
 

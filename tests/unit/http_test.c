@@ -183,8 +183,8 @@ static const char *const seeds[] = {
     "POST /x HTTP/1.1\r\n" HOST
     "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\na\r\n0123456789\r\n0\r\n\r\nGET /c "
     "HTTP/1.1\r\n" HOST "\r\n",
-    "GET /x?y HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nExpect: "
-    "100-continue\r\nContent-Length: 1\r\n\r\nzHEAD / HTTP/1.0\r\n\r\n",
+    ("GET /x?y HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nExpect: "
+     "100-continue\r\nContent-Length: 1\r\n\r\nzHEAD / HTTP/1.0\r\n\r\n"),
 };
 
 /* Change a few bytes; returns the new length. */

@@ -56,15 +56,16 @@ TEST(every_three_bytes_agree_with_the_table)
             fail_msg("%02x %02x %02x", s[0], s[1], s[2]);
     }
     /* Four: every lead of that length, every second byte, edges of the rest. */
-    static const unsigned char edges[] = { 0x00, 0x7f, 0x80, 0x8f, 0x90,
-                                           0x9f, 0xa0, 0xbf, 0xc0, 0xff };
+    enum { N_EDGES = 10 };
+    static const unsigned char edges[N_EDGES] = { 0x00, 0x7f, 0x80, 0x8f, 0x90,
+                                                  0x9f, 0xa0, 0xbf, 0xc0, 0xff };
     for (unsigned a = 0xf0; a <= 0xff; a++)
         for (unsigned b = 0; b <= 0xff; b++)
-            for (size_t i = 0; i < sizeof edges * sizeof edges; i++) {
+            for (size_t i = 0; i < (size_t)N_EDGES * N_EDGES; i++) {
                 s[0] = (unsigned char)a;
                 s[1] = (unsigned char)b;
-                s[2] = edges[i / sizeof edges];
-                s[3] = edges[i % sizeof edges];
+                s[2] = edges[i / N_EDGES];
+                s[3] = edges[i % N_EDGES];
                 assert_int_equal(utf8_sequence_bytes((char *)s, 4), oracle(s, 4));
             }
 }
