@@ -25,7 +25,7 @@ static void on_flush_look(uv_timer_t *t)
 
 void drain_check(struct srv *srv)
 {
-    if (srv->phase != SRV_DRAINING || srv->n_jobs > 0 || srv->flush_until_us)
+    if (srv->phase != SRV_DRAINING || srv->work.n > 0 || srv->flush_until_us)
         return;
     srv->flush_until_us = srv_now_us() + FLUSH_LIMIT_MS * 1000;
     uv_timer_start(&srv->drain_timer, on_flush_look, FLUSH_LOOK_MS, FLUSH_LOOK_MS);
@@ -36,7 +36,7 @@ static void on_stuck(uv_timer_t *t)
     struct srv *srv = t->data;
 
     srv_logf(&srv->log, SRV_ERROR, "%u requests did not end after being cancelled: exiting",
-             srv->n_jobs);
+             srv->work.n);
     _exit(1);
 }
 
@@ -46,15 +46,11 @@ static void on_timeout(uv_timer_t *t)
     struct srv *srv = t->data;
     struct err e;
 
-    srv_logf(&srv->log, SRV_WARNING, "%u requests still run after %g s: cancelled", srv->n_jobs,
+    srv_logf(&srv->log, SRV_WARNING, "%u requests still run after %g s: cancelled", srv->work.n,
              srv->opt.shutdown_timeout);
     err_set(&e, ERR_DRAINING, "the server is shutting down");
     uv_timer_start(t, on_stuck, STUCK_MS, 0);
-    for (struct gen *g = srv->gens, *next; g; g = next) {
-        next = g->next;
-        if (g->x)
-            gen_fail(g, &e, "cancelled");
-    }
+    gen_cancel_all(srv->gen, &e);
 }
 
 void drain_begin(struct srv *srv)
@@ -71,7 +67,7 @@ void drain_begin(struct srv *srv)
     }
     srv->phase = SRV_DRAINING;
     http_server_drain(srv->http);
-    srv_logf(&srv->log, SRV_INFO, "draining: %u requests have %g s to finish", srv->n_jobs,
+    srv_logf(&srv->log, SRV_INFO, "draining: %u requests have %g s to finish", srv->work.n,
              srv->opt.shutdown_timeout);
     uv_timer_start(&srv->drain_timer, on_timeout, (uint64_t)(srv->opt.shutdown_timeout * 1e3), 0);
     drain_check(srv);

@@ -9,7 +9,7 @@
 
 #include "server/sizing.h"
 
-enum { MAX_TEMPLATE_BYTES = 1 << 20, MAX_TOKEN_BYTES = 1024 };
+enum { MAX_TEMPLATE_BYTES = 1 << 20 };
 
 static enum err_code open_model(struct srv *srv, struct err *e)
 {
@@ -31,35 +31,6 @@ static enum err_code open_model(struct srv *srv, struct err *e)
                  (double)model_describe(srv->model)->weight_bytes / 1e9,
                  (double)(srv_now_us() - began) / 1e6);
     return rc;
-}
-
-/* The bytes of every id, once. */
-static enum err_code fill_tokens(struct srv *srv, struct err *e)
-{
-    struct token_table *t = &srv->tokens;
-    int32_t n = tokenizer_n_ids(srv->tokenizer);
-    size_t used = 0, cap = 1 << 16;
-    char buf[MAX_TOKEN_BYTES];
-
-    t->at = malloc(((size_t)n + 1) * sizeof *t->at);
-    t->bytes = malloc(cap);
-    if (t->at == NULL || t->bytes == NULL)
-        return err_nomem(e, "token table", (size_t)n * sizeof *t->at);
-    for (int32_t i = 0; i < n; i++) {
-        size_t len = tokenizer_token_bytes(srv->tokenizer, i, buf, sizeof buf);
-        while (used + len > cap) {
-            char *p = realloc(t->bytes, cap *= 2);
-            if (p == NULL)
-                return err_nomem(e, "token table", cap);
-            t->bytes = p;
-        }
-        t->at[i] = (uint32_t)used;
-        memcpy(t->bytes + used, buf, len);
-        used += len;
-    }
-    t->at[n] = (uint32_t)used;
-    t->n = (uint32_t)n;
-    return ERR_OK;
 }
 
 /* The text of --chat-template: a file where one has that name, else itself. */
@@ -103,7 +74,7 @@ static enum err_code open_template(struct srv *srv, struct err *e)
     if (rc == ERR_OK && text) {
         rc = chat_template_parse(&srv->chat, "chat template", text, e);
         /* It looks into content parts itself when it asks for their type. */
-        srv->chat_takes_parts =
+        srv->served.defaults.template_takes_parts =
             strstr(text, "['type']") || strstr(text, "[\"type\"]") || strstr(text, ".type ==");
         if (rc != ERR_OK && given == NULL) {
             srv_logf(&srv->log, SRV_WARNING, "no chat: %s", e->message);
@@ -118,7 +89,8 @@ static void fill_defaults(struct srv *srv)
 {
     const struct model_info *m = model_describe(srv->model);
     const struct model_generation *g = &m->generation;
-    struct oai_defaults *d = &srv->defaults;
+    struct oai_defaults *d = &srv->served.defaults;
+    bool takes_parts = d->template_takes_parts;
 
     oai_defaults_init(d);
     if (srv->opt.generation_config == 0) {
@@ -132,9 +104,9 @@ static void fill_defaults(struct srv *srv)
     d->eos = m->eos;
     d->n_eos = m->n_eos;
     d->vocab_size = m->vocab_size;
-    d->max_model_len = srv->max_model_len;
+    d->max_model_len = srv->served.max_model_len;
     d->max_logprobs = (uint32_t)srv->opt.max_logprobs;
-    d->template_takes_parts = srv->chat_takes_parts;
+    d->template_takes_parts = takes_parts;
 }
 
 static enum err_code init_metrics(struct srv *srv, const struct sizing *s, struct err *e)
@@ -148,7 +120,7 @@ static enum err_code init_metrics(struct srv *srv, const struct sizing *s, struc
         { "cache_dtype", m->dtype },
         { "device", m->backend },
     };
-    struct serving_metrics_config c = { .model_name = srv->model_name,
+    struct serving_metrics_config c = { .model_name = srv->served.name[0],
                                         .max_model_len = s->max_model_len,
                                         .cache_config = labels,
                                         .n_cache_config = sizeof labels / sizeof *labels };
@@ -179,7 +151,7 @@ static enum err_code open_files(struct srv *srv, struct err *e)
     if (rc == ERR_OK)
         rc = tokenizer_open(&srv->tokenizer, dir, e);
     if (rc == ERR_OK)
-        rc = fill_tokens(srv, e);
+        rc = token_table_init(&srv->served.tokens, srv->tokenizer, e);
     if (rc == ERR_OK)
         rc = open_template(srv, e);
     return rc;
@@ -193,7 +165,10 @@ enum err_code loader_load(struct srv *srv, struct err *e)
     if (rc == ERR_OK)
         rc = compute_sizes(&s, srv, e);
     if (rc == ERR_OK) {
-        srv->max_model_len = s.max_model_len;
+        srv->served.max_model_len = s.max_model_len;
+        srv->served.model = model_describe(srv->model);
+        srv->served.tokenizer = srv->tokenizer;
+        srv->served.chat = srv->chat;
         srv->pin_budget = s.pin_budget;
         s.pool.hash_seed = srv->hash_seed;
         fill_defaults(srv);
@@ -232,14 +207,14 @@ void loader_unload(struct srv *srv)
     srv_metrics_fini(&srv->metrics);
     if (srv->chat)
         chat_template_free(srv->chat);
-    free(srv->tokens.at);
-    free(srv->tokens.bytes);
+    token_table_fini(&srv->served.tokens);
     if (srv->tokenizer)
         tokenizer_close(srv->tokenizer);
     if (srv->model)
         model_close(srv->model);
-    srv->chat = NULL;
-    srv->tokens = (struct token_table){ 0 };
+    srv->served.model = NULL;
+    srv->served.tokenizer = NULL;
+    srv->served.chat = srv->chat = NULL;
     srv->tokenizer = NULL;
     srv->model = NULL;
 }

@@ -39,18 +39,15 @@ static void on_events(uv_async_t *a)
 
     if (srv->engine == NULL)
         return;
-    for (struct engine_batch *b = engine_take(srv->engine), *next; b; b = next) {
-        next = (struct engine_batch *)b->mail.next;
-        for (uint32_t i = 0; i < b->n; i++)
-            gen_event(srv, b, &b->event[i]);
-        engine_give_back(srv->engine, b);
-    }
+    engine_dispatch(srv->engine, &(struct engine_reader){ srv->gen, gen_event });
 }
 
 static void on_ping(uv_timer_t *t)
 {
-    gen_ping(t->data);
-    admin_tick(t->data);
+    struct srv *srv = t->data;
+
+    gen_ping(srv->gen);
+    admin_tick(srv);
 }
 
 static void on_load(uv_work_t *w)
@@ -67,8 +64,8 @@ static void say_ready(const struct srv *srv)
     if (m->device_note[0])
         srv_logf(&srv->log, SRV_INFO, "%s", m->device_note);
     printf("ready: %s serves %s (%s, %s, %u KV blocks of %u tokens, context %u) after %.2f s\n",
-           http_server_url(srv->http), srv->model_name, m->backend, m->dtype, srv->n_kv_blocks,
-           m->layout.block_tokens, srv->max_model_len,
+           http_server_url(srv->http), srv->served.name[0], m->backend, m->dtype, srv->n_kv_blocks,
+           m->layout.block_tokens, srv->served.max_model_len,
            (double)(srv_now_us() - srv->started_us) / 1e6);
     fflush(stdout);
 }
@@ -85,6 +82,7 @@ static void on_loaded(uv_work_t *w, int status)
         return;
     }
     srv->engine = srv->loaded_engine;
+    generator_set_engine(srv->gen, srv->engine);
     engine_snapshot(srv->engine, &s);
     srv->n_kv_blocks = (uint32_t)s.pool.n_blocks;
     srv->phase = SRV_SERVING;
@@ -107,9 +105,11 @@ static void shut(struct srv *srv)
     uv_run(&srv->loop, UV_RUN_NOWAIT);
     uv_walk(&srv->loop, close_handle, NULL);
     uv_run(&srv->loop, UV_RUN_DEFAULT);
+    engine_destroy(srv->loaded_engine); /* brings back what was still out */
+    srv->engine = srv->loaded_engine = NULL;
+    generator_destroy(srv->gen);
     loader_unload(srv);
     uv_loop_close(&srv->loop);
-    free(srv->slots);
 }
 
 static int fail(const char *what)
@@ -147,6 +147,28 @@ static enum err_code open_http(struct srv *srv, struct err *e)
     return rc ? rc : http_server_listen(srv->http, &at, e);
 }
 
+static void on_work_ended(void *ctx)
+{
+    drain_check(ctx);
+}
+
+/* What requests are worked on with; an exit code. */
+static int create_work(struct srv *srv)
+{
+    struct generator_config c = { .served = &srv->served,
+                                  .phase = &srv->phase,
+                                  .log = &srv->log,
+                                  .metrics = &srv->metrics.serving,
+                                  .ids = &srv->ids,
+                                  .jobs = &srv->jobs,
+                                  .work = &srv->work };
+    struct err e;
+
+    srv->work = (struct work_count){ .ended = on_work_ended, .ctx = srv };
+    jobs_init(&srv->jobs, &srv->loop, SRV_MAX_JOBS, &srv->work);
+    return generator_create(&srv->gen, &c, &e) == ERR_OK ? 0 : fail(e.message);
+}
+
 /* Everything the I/O thread needs; an exit code, 0 when it may run. */
 static int set_up(struct srv *srv)
 {
@@ -156,9 +178,13 @@ static int set_up(struct srv *srv)
 
     if (getrandom(key, sizeof key, 0) != sizeof key)
         return fail("no random numbers");
-    srv->salt_key = key[0];
+    srv->served.salt_key = key[0];
+    srv->served.seed_key = srv->opt.seed_given ? srv->opt.seed : key[1];
     srv->ids = (struct srv_ids){ .key = key[1], .seed = key[2] };
     srv->hash_seed = key[3];
+    rc = create_work(srv);
+    if (rc != 0)
+        return rc;
     raise_file_limit();
     signal(SIGPIPE, SIG_IGN);
     uv_async_init(&srv->loop, &srv->events, on_events);
@@ -214,7 +240,11 @@ int main(int argc, char *argv[])
         srv_logf(&srv.log, SRV_WARNING, "%s changes nothing here", srv.opt.ignored[i]);
     if (srv.opt.served_names.n == 0 && srv.opt.model)
         srv.opt.served_names.item[srv.opt.served_names.n++] = srv.opt.model;
-    srv.model_name = srv.opt.served_names.item[0];
+    srv.served.name = srv.opt.served_names.item;
+    srv.served.n_names = srv.opt.served_names.n;
+    srv.served.stream_interval = (uint32_t)srv.opt.stream_interval;
+    srv.served.force_include_usage = srv.opt.force_include_usage;
+    srv.served.log_requests = srv.opt.log_requests;
     if (srv.opt.help) {
         srv_options_help(stdout);
         rc = 0;

@@ -9,25 +9,18 @@
 #include <time.h>
 #include <uv.h>
 
-#include "model/chat/template.h"
-#include "model/model.h"
-#include "model/tokenizer/tokenizer.h"
-#include "proto/openai/request.h"
 #include "server/base/ids.h"
 #include "server/base/log.h"
+#include "server/base/phase.h"
 #include "server/engine/engine.h"
+#include "server/generate/generate.h"
 #include "server/http/http_server.h"
+#include "server/jobs/jobs.h"
 #include "server/metrics.h"
 #include "server/options.h"
+#include "server/served/served.h"
 
-enum srv_phase { SRV_LOADING, SRV_SERVING, SRV_DRAINING };
-
-/* The bytes each token id stands for, for logprobs.  Const after creation. */
-struct token_table {
-    uint32_t n;
-    uint32_t *at; /* [n+1] offsets into bytes */
-    char *bytes;
-};
+enum { SRV_MAX_JOBS = 1024 }; /* bodies that are being read, or wait to be */
 
 struct srv {
     uv_loop_t loop;
@@ -38,17 +31,12 @@ struct srv {
     time_t created;
     int exit_code;
 
-    /* Const after loading. */
+    /* Const after loading; served borrows from what is open. */
     struct model *model;
     struct tokenizer *tokenizer;
     struct chat_template *chat; /* NULL: the model has none */
-    bool chat_takes_parts;
-    struct token_table tokens;
-    struct oai_defaults defaults;
-    const char *model_name; /* the first served name */
-    uint32_t max_model_len;
-    uint64_t salt_key;  /* of this process: hashes of salts are not guessable */
-    uint64_t hash_seed; /* nor are those of the prefix index */
+    struct served served;
+    uint64_t hash_seed; /* of this process: hashes of the prefix index cannot be guessed */
     struct srv_metrics metrics;
     struct engine *engine; /* NULL while loading */
     struct engine *loaded_engine;
@@ -61,11 +49,9 @@ struct srv {
     uv_work_t load_work;
     struct err load_err;
     enum err_code load_rc;
-    struct gen *gens; /* live generations */
-    struct gen_slot *slots;
-    uint32_t n_slots, free_slot;
-    uint64_t n_generations; /* ever, for ids and seeds */
-    uint32_t n_jobs;        /* on the pool, or with the engine */
+    struct work_count work; /* what must end before a drained daemon does */
+    struct jobs jobs;
+    struct generator *gen;
     struct srv_ids ids;
     uint32_t n_kv_blocks, pin_budget; /* of them, pins may hold */
     bool pins_expiring;               /* the engine was asked to drop what is due */

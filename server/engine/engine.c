@@ -16,6 +16,24 @@
 #include "server/engine/inspect.h"
 
 enum { N_BATCHES = 8, MAX_SUBMISSIONS = 4096 };
+enum { BATCH_EVENTS = 512, BATCH_TOP = 8192, BATCH_ERRORS = 16 };
+
+/* One event on its way to the I/O thread. */
+struct event {
+    struct engine_mail *mail; /* comes back; NULL: sched */
+    struct sched_event sched; /* points at out, and at the batch's why[] */
+    struct sampled out;       /* points into the batch's top arrays */
+};
+
+struct batch {
+    struct mail mail; /* first */
+    uint32_t n, n_top, n_why;
+    uint64_t sent_us;
+    struct event event[BATCH_EVENTS];
+    int32_t top_token[BATCH_TOP];
+    float top_logprob[BATCH_TOP];
+    struct err why[BATCH_ERRORS];
+};
 
 struct engine {
     struct model *model; /* borrowed */
@@ -23,8 +41,8 @@ struct engine {
     struct sched *sched;
     struct engine_config cfg;
     struct mailbox inbox, outbox, spare;
-    struct engine_batch *batches;   /* [N_BATCHES] */
-    struct engine_batch *open;      /* being filled; engine thread */
+    struct batch *batches;          /* [N_BATCHES] */
+    struct batch *open;             /* being filled; engine thread */
     const struct step_plan *flight; /* begun and not ended */
     pthread_t thread;
     bool stop;
@@ -51,95 +69,76 @@ static void send_batch(struct engine *g)
 {
     if (g->open->n == 0)
         return;
-    g->open->now_us = srv_now_us();
+    g->open->sent_us = srv_now_us();
     mailbox_post(&g->outbox, &g->open->mail);
-    g->open = (struct engine_batch *)mailbox_wait_one(&g->spare);
-    g->open->n = g->open->n_top = g->open->n_text = 0;
+    g->open = (struct batch *)mailbox_wait_one(&g->spare);
+    g->open->n = g->open->n_top = g->open->n_why = 0;
 }
 
-/* A fresh event with room for n_top alternatives and n_text bytes. */
-static struct engine_event *new_event(struct engine *g, uint32_t n_top, uint32_t n_text)
+/* A free event with room for n_top alternatives and n_why errors behind it. */
+static struct event *new_event(struct engine *g, uint32_t n_top, uint32_t n_why)
 {
-    struct engine_batch *b = g->open;
+    const struct batch *b = g->open;
 
-    if (b->n == ENGINE_BATCH_EVENTS || b->n_top + n_top > ENGINE_BATCH_TOP ||
-        b->n_text + n_text > ENGINE_BATCH_TEXT) {
+    if (b->n == BATCH_EVENTS || b->n_top + n_top > BATCH_TOP || b->n_why + n_why > BATCH_ERRORS)
         send_batch(g);
-        b = g->open;
-    }
-    struct engine_event *ev = &b->event[b->n++];
-    memset(ev, 0, sizeof *ev);
-    return ev;
+    return &g->open->event[g->open->n++];
 }
 
-static void put_top(struct engine *g, struct engine_event *ev, const struct sampled *s, uint32_t n)
-{
-    struct engine_batch *b = g->open;
-
-    ev->n_top = n;
-    ev->top = b->n_top;
-    if (n > 0) {
-        memcpy(b->top_token + b->n_top, s->top_token, n * sizeof *s->top_token);
-        memcpy(b->top_logprob + b->n_top, s->top_logprob, n * sizeof *s->top_logprob);
-    }
-    b->n_top += n;
-}
-
-/* The scheduler's sink. */
+/* The scheduler's sink: a copy of the event, and of what it points at. */
 static void on_event(void *ctx, const struct sched_event *s)
 {
     struct engine *g = ctx;
-    static const enum engine_event_kind kinds[] = {
-        [SCHED_PROMPT_TOKEN] = ENGINE_PROMPT_TOKEN,
-        [SCHED_TOKEN] = ENGINE_TOKEN,
-        [SCHED_DONE] = ENGINE_DONE,
-    };
     uint32_t n_top = s->out ? s->out->n_top : 0;
-    size_t n_text = s->why ? strlen(s->why->message) + 1 : 0;
 
-    if (n_top > ENGINE_BATCH_TOP)
-        n_top = ENGINE_BATCH_TOP;
-    if (n_text > ERR_MESSAGE_BYTES)
-        n_text = ERR_MESSAGE_BYTES;
-    struct engine_event *ev = new_event(g, n_top, (uint32_t)n_text + 1);
-    ev->kind = kinds[s->kind];
-    ev->id = s->id;
-    ev->choice = s->choice;
-    ev->position = s->position;
+    if (n_top > BATCH_TOP)
+        n_top = BATCH_TOP;
+    struct event *ev = new_event(g, n_top, s->why != NULL);
+    struct batch *b = g->open;
+    ev->mail = NULL;
+    ev->sched = *s;
     if (s->out) {
-        ev->token = s->out->token;
-        ev->logprob = s->out->logprob;
-        put_top(g, ev, s->out, n_top);
+        ev->out = *s->out;
+        ev->out.n_top = n_top;
+        ev->sched.out = &ev->out;
     }
-    ev->finish = s->finish;
-    ev->stop_id = s->stop_id;
-    ev->n_prompt = s->n_prompt;
-    ev->n_output = s->n_output;
-    ev->n_cached = s->n_cached;
-    ev->n_preempted = s->n_preempted;
-    ev->found = s->found;
-    ev->queued_us = s->queued_us;
-    ev->prefill_us = s->prefill_us;
-    ev->decode_us = s->decode_us;
-    ev->code = s->why ? s->why->code : ERR_OK;
-    ev->message = g->open->n_text;
-    if (n_text > 0)
-        memcpy(g->open->text + ev->message, s->why->message, n_text - 1);
-    g->open->n_text += (uint32_t)n_text;
-    if (n_text == 0) {
-        g->open->text[ev->message] = '\0';
-        g->open->n_text++;
-    } else {
-        g->open->text[g->open->n_text - 1] = '\0';
+    if (n_top > 0) {
+        ev->out.top_token =
+            memcpy(b->top_token + b->n_top, s->out->top_token, n_top * sizeof *b->top_token);
+        ev->out.top_logprob =
+            memcpy(b->top_logprob + b->n_top, s->out->top_logprob, n_top * sizeof *b->top_logprob);
+        b->n_top += n_top;
+    }
+    if (s->why) {
+        b->why[b->n_why] = *s->why;
+        ev->sched.why = &b->why[b->n_why++];
     }
 }
 
 static void answer(struct engine *g, struct engine_mail *m)
 {
-    struct engine_event *ev = new_event(g, 0, 0);
+    new_event(g, 0, 0)->mail = m;
+}
 
-    ev->kind = ENGINE_ANSWER;
-    ev->mail = m;
+/* Bring a batch's events to the reader (NULL: to nobody) and its mails home. */
+static void read_batch(const struct batch *b, const struct engine_reader *to)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct event *ev = &b->event[i];
+        if (ev->mail)
+            ev->mail->done(ev->mail);
+        else if (to)
+            to->event(to->ctx, &ev->sched, b->sent_us);
+    }
+}
+
+void engine_dispatch(struct engine *g, const struct engine_reader *to)
+{
+    for (struct mail *m = mailbox_take(&g->outbox), *next; m; m = next) {
+        next = m->next;
+        read_batch((struct batch *)m, to);
+        mailbox_post(&g->spare, m);
+    }
 }
 
 /* ------------------------------------------------------------------ mail */
@@ -161,7 +160,7 @@ static void do_submit(struct engine *g, struct engine_submit *m)
 
 static void add_live(void *ctx, const struct sched_live *r)
 {
-    struct engine_query *q = ctx;
+    struct engine_state *q = ctx;
 
     if (q->n_live == q->cap_live) {
         uint32_t cap = q->cap_live ? q->cap_live * 2 : 64;
@@ -174,7 +173,7 @@ static void add_live(void *ctx, const struct sched_live *r)
     q->live[q->n_live++] = *r;
 }
 
-static void do_query(struct engine *g, struct engine_query *q)
+static void do_state(struct engine *g, struct engine_state *q)
 {
     q->check = kvpool_check(g->pool, &q->err);
     if (q->check != ERR_OK)
@@ -246,8 +245,8 @@ static void handle_mail(struct engine *g, struct mail *list)
             sched_cancel(g->sched, c->id, c->choice);
             break;
         }
-        case ENGINE_QUERY:
-            do_query(g, (struct engine_query *)m);
+        case ENGINE_STATE:
+            do_state(g, (struct engine_state *)m);
             break;
         case ENGINE_RESET:
             do_reset(g, (struct engine_reset *)m);
@@ -534,14 +533,12 @@ void engine_destroy(struct engine *g)
     mailbox_post(&g->inbox, &stop.mail);
     /* The thread may wait for a batch before it comes to its end. */
     while (!atomic_load(&g->ended)) {
-        for (struct mail *m = mailbox_take(&g->outbox); m;) {
-            struct mail *next = m->next;
-            mailbox_post(&g->spare, m);
-            m = next;
-        }
+        engine_dispatch(g, NULL);
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     }
     pthread_join(g->thread, NULL);
+    engine_dispatch(g, NULL);
+    read_batch(g->open, NULL);
     srv_pins_destroy(g->pins);
     srv_steps_destroy(g->steps);
     sched_destroy(g->sched);
@@ -562,16 +559,6 @@ enum err_code engine_post_submit(struct engine *g, struct engine_submit *m, stru
 void engine_post(struct engine *g, struct engine_mail *m)
 {
     mailbox_post(&g->inbox, &m->mail);
-}
-
-struct engine_batch *engine_take(struct engine *g)
-{
-    return (struct engine_batch *)mailbox_take(&g->outbox);
-}
-
-void engine_give_back(struct engine *g, struct engine_batch *b)
-{
-    mailbox_post(&g->spare, &b->mail);
 }
 
 void engine_snapshot(struct engine *g, struct engine_snapshot *out)

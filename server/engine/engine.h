@@ -2,12 +2,11 @@
  *
  * It alone touches the pool, the scheduler and the model's steps.  The I/O
  * thread talks to it by mail; it talks back in batches of events, at least one
- * batch a step.  Every mail posted comes back exactly once as ENGINE_ANSWER,
- * after everything that it caused; until then it belongs to the engine.  Idle,
- * the thread sleeps.
+ * batch a step, which engine_dispatch brings.  Every mail posted comes back
+ * exactly once by its done(), after every event that it caused before; until
+ * then it belongs to the engine.  Idle, the thread sleeps.
  *
- * engine_create, engine_destroy and everything called engine_post_*: the I/O
- * thread.  engine_snapshot: any thread. */
+ * Everything here: the I/O thread, but engine_snapshot: any thread. */
 #ifndef SERVER_ENGINE_ENGINE_H
 #define SERVER_ENGINE_ENGINE_H
 
@@ -29,7 +28,7 @@ struct engine;
 enum engine_mail_kind {
     ENGINE_SUBMIT, /* struct engine_submit */
     ENGINE_CANCEL, /* struct engine_cancel */
-    ENGINE_QUERY,  /* struct engine_query  */
+    ENGINE_STATE,  /* struct engine_state  */
     ENGINE_RESET,  /* struct engine_reset  */
     ENGINE_PIN,    /* struct engine_pin    */
     ENGINE_BLOCKS, /* struct engine_blocks */
@@ -40,7 +39,8 @@ enum engine_mail_kind {
 struct engine_mail {
     struct mail mail; /* first */
     enum engine_mail_kind kind;
-    void *owner; /* the poster's own */
+    void (*done)(struct engine_mail *m); /* it is back: the poster's again; on the I/O thread */
+    void *owner;                         /* the poster's own */
 };
 
 /* Submit n requests, all or none. */
@@ -59,7 +59,7 @@ struct engine_cancel {
 };
 
 /* The exact ledger now, checked; where wanted, the requests and the pins too. */
-struct engine_query {
+struct engine_state {
     struct engine_mail head;
     bool want_live, want_pins;
     struct kvpool_stats pool; /* answer */
@@ -132,42 +132,6 @@ struct engine_steps {
     struct srv_steps_copy steps; /* srv_steps_copy_fini is the poster's */
 };
 
-enum engine_event_kind {
-    ENGINE_ANSWER,       /* mail                                             */
-    ENGINE_PROMPT_TOKEN, /* as struct sched_event's kinds of the same names  */
-    ENGINE_TOKEN,
-    ENGINE_DONE
-};
-
-struct engine_event {
-    enum engine_event_kind kind;
-    enum finish finish;
-    req_id id;
-    uint32_t choice, position;
-    int32_t token;
-    float logprob;
-    uint32_t n_top, top; /* batch->top_token[top..top+n_top) */
-    int32_t stop_id;
-    uint32_t n_prompt, n_output, n_cached, n_preempted;
-    struct kvpool_lookup found;
-    uint64_t queued_us, prefill_us, decode_us;
-    enum err_code code; /* DONE by FINISH_ERROR: what kind of failure, else ERR_OK  */
-    uint32_t message;   /* batch->text + message; the empty string when none        */
-    struct engine_mail *mail;
-};
-
-enum { ENGINE_BATCH_EVENTS = 512, ENGINE_BATCH_TOP = 8192, ENGINE_BATCH_TEXT = 4096 };
-
-struct engine_batch {
-    struct mail mail; /* first */
-    uint32_t n, n_top, n_text;
-    uint64_t now_us; /* when it was sent */
-    struct engine_event event[ENGINE_BATCH_EVENTS];
-    int32_t top_token[ENGINE_BATCH_TOP];
-    float top_logprob[ENGINE_BATCH_TOP];
-    char text[ENGINE_BATCH_TEXT];
-};
-
 struct engine_config {
     struct model *model; /* borrowed; opened, not started */
     struct kvpool_config pool;
@@ -176,24 +140,31 @@ struct engine_config {
     uint32_t n_steps;                /* recorded; 0: none */
     struct serving_metrics *metrics; /* borrowed */
     const struct srv_log *log;       /* borrowed */
-    void (*wake)(void *ctx);         /* called from the engine thread: events wait */
+    void (*wake)(void *ctx);         /* on the engine thread: engine_dispatch has work */
     void *wake_ctx;
 };
 
 /* Starts the model for the pool and step sizes, then the thread. */
 MUST_USE enum err_code engine_create(struct engine **out, const struct engine_config *cfg,
                                      struct err *e);
-/* Stops and joins the thread.  Events not yet taken are lost. */
+/* Stops and joins the thread.  Every mail that is out comes back; events are lost. */
 void engine_destroy(struct engine *g);
 
-/* The mail is taken; ERR_BUSY when too many submissions wait for the engine. */
+/* The mail is taken (done and owner are set, the kind need not be); ERR_BUSY when
+ * too many submissions wait for the engine. */
 MUST_USE enum err_code engine_post_submit(struct engine *g, struct engine_submit *m, struct err *e);
 void engine_post(struct engine *g, struct engine_mail *m);
 
-/* The batches that wait, oldest first, linked by mail.next; NULL: none.  Give
- * each back. */
-struct engine_batch *engine_take(struct engine *g);
-void engine_give_back(struct engine *g, struct engine_batch *b);
+/* Who is told what becomes of requests: the scheduler's events, in order, each
+ * with the time at which the engine sent it.  ev and what it points at are
+ * borrowed for the call. */
+struct engine_reader {
+    void *ctx;
+    void (*event)(void *ctx, const struct sched_event *ev, uint64_t sent_us);
+};
+
+/* Bring what waits, in order: events to the reader, mails to their done(). */
+void engine_dispatch(struct engine *g, const struct engine_reader *to);
 
 /* The state after the last step, consistent in itself. */
 struct engine_snapshot {

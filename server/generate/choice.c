@@ -21,7 +21,7 @@ static bool grow(void **p, uint32_t *cap, uint32_t need, size_t size)
     return true;
 }
 
-bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t n_top, bool scored,
+bool score_list_add(struct score_list *l, const struct sampled *t, uint32_t n_top, bool scored,
                     bool silent)
 {
     void *token = l->token, *ids = l->top_id, *lps = l->top_logprob;
@@ -39,14 +39,14 @@ bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t
     if (!ok)
         return false;
     l->cap_top = cap_lps;
-    l->token[l->n++] = (struct score){ .id = t->id,
+    l->token[l->n++] = (struct score){ .id = t->token,
                                        .logprob = t->logprob,
                                        .n_top = n_top,
                                        .top = l->n_top,
                                        .scored = scored,
                                        .silent = silent };
     if (n_top > 0) {
-        memcpy(l->top_id + l->n_top, t->top_id, n_top * sizeof *t->top_id);
+        memcpy(l->top_id + l->n_top, t->top_token, n_top * sizeof *t->top_token);
         memcpy(l->top_logprob + l->n_top, t->top_logprob, n_top * sizeof *t->top_logprob);
     }
     l->n_top += n_top;
@@ -131,7 +131,7 @@ static bool keep_id(struct choice *c, int32_t id)
     return ok;
 }
 
-enum err_code choice_push(struct choice *c, const struct choice_token *t, struct err *e)
+enum err_code choice_push(struct choice *c, const struct sampled *t, struct err *e)
 {
     const struct oai_request *r = c->rules->req;
     const char *text;
@@ -140,16 +140,17 @@ enum err_code choice_push(struct choice *c, const struct choice_token *t, struct
 
     c->n_tokens++;
     c->n_gathered++;
-    stop = is_stop_id(c, t->id) && !r->include_stop_str_in_output;
-    silent = stop || (r->skip_special_tokens && tokenizer_is_special(c->rules->tokenizer, t->id));
-    if (r->return_token_ids && !keep_id(c, t->id))
+    stop = is_stop_id(c, t->token) && !r->include_stop_str_in_output;
+    silent =
+        stop || (r->skip_special_tokens && tokenizer_is_special(c->rules->tokenizer, t->token));
+    if (r->return_token_ids && !keep_id(c, t->token))
         return err_nomem(e, "token ids", c->n_ids);
     if (r->params.n_logprobs >= 0 &&
         !score_list_add(&c->scores, t, (uint32_t)r->params.n_logprobs, true, silent))
         return err_nomem(e, "logprobs", c->scores.n);
     if (stop)
         return ERR_OK;
-    enum err_code rc = detok_push(c->detok, t->id, &text, &n, e);
+    enum err_code rc = detok_push(c->detok, t->token, &text, &n, e);
     if (rc != ERR_OK)
         return rc;
     take_text(c, text, n);

@@ -9,6 +9,7 @@
 
 #include "model/tokenizer/tokenizer.h"
 #include "proto/openai/response.h"
+#include "proto/plan/step_plan.h"
 #include "server/generate/stops.h"
 
 /* Scores of tokens in a row. */
@@ -26,17 +27,8 @@ struct score_list {
     uint32_t n_top, cap_top;
 };
 
-/* A sampled or scored token as events bring it. */
-struct choice_token {
-    int32_t id;
-    float logprob;
-    uint32_t n_top;
-    const int32_t *top_id;
-    const float *top_logprob;
-};
-
 /* Append; at most n_top alternatives.  False: memory is short. */
-bool score_list_add(struct score_list *l, const struct choice_token *t, uint32_t n_top, bool scored,
+bool score_list_add(struct score_list *l, const struct sampled *t, uint32_t n_top, bool scored,
                     bool silent);
 void score_list_fini(struct score_list *l);
 
@@ -69,7 +61,7 @@ void choice_fini(struct choice *c);
 
 /* One more token.  A stop string in the text ends the choice: c->finish is set
  * and further tokens must not be given.  ERR_NOMEM. */
-MUST_USE enum err_code choice_push(struct choice *c, const struct choice_token *t, struct err *e);
+MUST_USE enum err_code choice_push(struct choice *c, const struct sampled *t, struct err *e);
 /* The engine ended it (stop_id -1 unless a token stopped it). */
 MUST_USE enum err_code choice_end(struct choice *c, bool by_length, int32_t stop_id, struct err *e);
 /* Forget what was gathered. */

@@ -1,210 +1,94 @@
-/* generate.c: the life of a generation: body, pool, engine, events, answer,
- * end.  Owns the live list and the table from engine ids to generations.
- * I/O thread. */
-#include "server/generate/generate.h"
+/* generate.c: the states of a generation (gen.h has their diagram): what moves it
+ * from one to the next, and its references.  Owns the generator and every
+ * generation.  I/O thread.  Promises: an exchange is ended exactly once; whatever
+ * the engine still does for a generation in END is cancelled. */
+#include "server/generate/gen.h"
 
-#include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <xxhash.h>
 
 #include "proto/openai/sse.h"
-#include "server/drain.h"
-#include "server/routes/routes.h"
+#include "server/base/clock.h"
 #include "server/http/http.h"
 
-enum { SLOT_BITS = 24, FIRST_SLOTS = 256, PING_AFTER_US = 10 * 1000 * 1000 };
+enum { PING_AFTER_US = 10 * 1000 * 1000, KEPT_OUT_BYTES = 256 * 1024 };
 
-static void maybe_free(struct gen *g);
+static const bool may_go[GEN_STATES][GEN_STATES] = {
+    [GEN_PREPARE] = { [GEN_SUBMIT] = true, [GEN_END] = true },
+    [GEN_SUBMIT] = { [GEN_GATHER] = true, [GEN_STREAM] = true, [GEN_END] = true },
+    [GEN_GATHER] = { [GEN_END] = true },
+    [GEN_STREAM] = { [GEN_END] = true },
+};
 
-/* ----------------------------------------------------------------- slots */
-
-static bool grow_slots(struct srv *srv)
+void gen_enter(struct gen *g, enum gen_state state)
 {
-    uint32_t n = srv->n_slots ? srv->n_slots * 2 : FIRST_SLOTS;
-    struct gen_slot *p = n > 1u << SLOT_BITS ? NULL : realloc(srv->slots, n * sizeof *p);
-
-    if (p == NULL)
-        return false;
-    for (uint32_t i = srv->n_slots; i < n; i++)
-        p[i] = (struct gen_slot){ .next_free = i + 1 < n ? i + 1 : UINT32_MAX };
-    srv->free_slot = srv->n_slots;
-    srv->slots = p;
-    srv->n_slots = n;
-    return true;
+    assert(may_go[g->state][state]);
+    g->state = state;
 }
 
-/* A slot for each prompt; false: memory is short, none taken. */
-static bool take_slots(struct gen *g)
-{
-    struct srv *srv = g->srv;
+/* ------------------------------------------------------------- references */
 
-    for (uint32_t i = 0; i < g->prompts.n; i++) {
-        if ((srv->n_slots == 0 || srv->free_slot == UINT32_MAX) && !grow_slots(srv)) {
-            while (i-- > 0) {
-                uint32_t at = (uint32_t)g->request[i].id & ((1u << SLOT_BITS) - 1);
-                srv->slots[at] = (struct gen_slot){ .next_free = srv->free_slot };
-                srv->free_slot = at;
-            }
-            return false;
-        }
-        uint32_t at = srv->free_slot;
-        struct gen_slot *s = &srv->slots[at];
-        srv->free_slot = s->next_free;
-        *s = (struct gen_slot){ .g = g, .prompt = i, .id = ++srv->n_generations << SLOT_BITS | at };
-        g->request[i].id = s->id;
-    }
-    return true;
+static void unref(struct gen *g)
+{
+    struct work_count *work = live_has_slots(g) ? g->room->cfg.work : NULL;
+
+    assert(g->n_refs > 0);
+    if (--g->n_refs > 0)
+        return;
+    assert(g->state == GEN_END);
+    gen_account(g);
+    live_remove(g);
+    gen_unprepare(g);
+    free(g);
+    if (work)
+        work_end(work);
 }
 
-static void free_slots(struct gen *g)
+static void on_cancelled(struct engine_mail *m)
 {
-    struct srv *srv = g->srv;
-
-    for (uint32_t i = 0; g->request && i < g->prompts.n; i++) {
-        uint32_t at = (uint32_t)g->request[i].id & ((1u << SLOT_BITS) - 1);
-        if (g->request[i].id == 0 || srv->slots[at].id != g->request[i].id)
-            continue;
-        srv->slots[at] = (struct gen_slot){ .next_free = srv->free_slot };
-        srv->free_slot = at;
-    }
+    unref(m->owner);
 }
 
-struct gen *gen_find(const struct srv *srv, req_id id, uint32_t *prompt)
+static void post_cancel(struct gen *g, struct engine_cancel *m, req_id id, int32_t choice)
 {
-    uint32_t at = (uint32_t)id & ((1u << SLOT_BITS) - 1);
-
-    if (at >= srv->n_slots || srv->slots[at].g == NULL || srv->slots[at].id != id)
-        return NULL;
-    *prompt = srv->slots[at].prompt;
-    return srv->slots[at].g;
+    *m = (struct engine_cancel){
+        .head = { .kind = ENGINE_CANCEL, .done = on_cancelled, .owner = g },
+        .id = id,
+        .choice = choice,
+    };
+    g->n_refs++;
+    engine_post(g->room->engine, &m->head);
 }
 
 /* ------------------------------------------------------------------- end */
 
-static const char *finish_name(const struct gen *g)
+/* Whether the engine has, or is about to get, work for this prompt. */
+static bool is_working(const struct gen *g, uint32_t prompt, bool unanswered)
 {
-    const struct choice *c = g->choice ? &g->choice[0].c : NULL;
+    uint32_t n = g->prompts.req.n;
 
-    if (g->end)
-        return g->end;
-    return c && c->finish == OAI_FINISH_LENGTH ? "length"
-           : c && c->finish == OAI_FINISH_STOP ? "stop"
-                                               : "none";
+    for (uint32_t i = prompt * n; i < (prompt + 1) * n; i++)
+        if (g->choice[i].seq == GEN_SEQ_RUNS || unanswered)
+            return true;
+    return false;
 }
 
-static void log_end(struct gen *g)
+void gen_end(struct gen *g, enum gen_outcome outcome)
 {
-    uint64_t now = srv_now_us();
-    struct srv_request_line l = {
-        .id = g->id,
-        .request_id = g->request_id,
-        .path = g->kind == OAI_CHAT ? "/v1/chat/completions" : "/v1/completions",
-        .status = g->status,
-        .finish = finish_name(g),
-        .n_choices = g->n_choices,
-        .n_preempted = g->n_preempted,
-        .queued_us = g->queued_us,
-        .prefill_us = g->prefill_us,
-        .decode_us = g->decode_us,
-        .first_token_us = g->first_us ? g->first_us - g->began_us : 0,
-        .total_us = now - g->began_us,
-    };
+    enum gen_state from = g->state;
 
-    for (uint32_t i = 0; g->prompt && i < g->prompts.n; i++) {
-        l.n_prompt += g->prompts.prompt[i].ids.n;
-        l.n_cached += g->prompt[i].found.hit_tokens;
-    }
-    for (uint32_t i = 0; g->choice && i < g->n_choices; i++)
-        l.n_output += g->choice[i].c.n_tokens;
-    if (g->srv->opt.log_requests)
-        srv_log_request(&g->srv->log, &l);
-}
-
-/* What is counted once a generation. */
-static void count_end(struct gen *g)
-{
-    struct serving_metrics *m = &g->srv->metrics.serving;
-    const struct oai_request *r = &g->prompts.req;
-    uint32_t most = 0, total = 0;
-
-    if (!g->accepted)
-        return;
-    for (uint32_t i = 0; i < g->n_choices; i++) {
-        uint32_t n = g->choice[i].c.n_tokens;
-        total += n;
-        most = n > most ? n : most;
-        prom_inc(m->request_success[g->end == NULL ? (g->choice[i].c.finish == OAI_FINISH_LENGTH
-                                                          ? METRICS_LENGTH
-                                                          : METRICS_STOP)
-                                    : strcmp(g->end, "error") == 0 ? METRICS_ERROR
-                                                                   : METRICS_ABORT],
-                 1);
-    }
-    for (uint32_t i = 0; i < g->prompts.n; i++) {
-        prom_observe(m->request_prompt_tokens, (double)g->prompts.prompt[i].ids.n);
-        prom_observe(m->request_prefill_kv_computed_tokens,
-                     (double)(g->prompts.prompt[i].ids.n - g->prompt[i].found.hit_tokens));
-    }
-    prom_observe(m->request_generation_tokens, total);
-    prom_observe(m->request_max_num_generation_tokens, most);
-    prom_observe(m->request_params_n, r->n);
-    prom_observe(m->request_params_max_tokens, g->request[0].max_tokens);
-    prom_observe(m->e2e_request_latency, (double)(srv_now_us() - g->began_us) / 1e6);
-    prom_observe(m->request_queue_time, (double)g->queued_us / 1e6);
-    prom_observe(m->request_prefill_time, (double)g->prefill_us / 1e6);
-    prom_observe(m->request_decode_time, (double)g->decode_us / 1e6);
-    prom_observe(m->request_inference_time, (double)(g->prefill_us + g->decode_us) / 1e6);
-    if (most > 1)
-        prom_observe(m->request_time_per_output_token,
-                     (double)g->decode_us / 1e6 / (double)(most - 1));
-}
-
-static void maybe_free(struct gen *g)
-{
-    struct srv *srv = g->srv;
-
-    if (g->x || g->working || g->n_running > 0 || g->n_mail > 0)
-        return;
-    count_end(g);
-    log_end(g);
-    free_slots(g);
-    if (g->prev)
-        g->prev->next = g->next;
-    else
-        srv->gens = g->next;
-    if (g->next)
-        g->next->prev = g->prev;
-    gen_unprepare(g);
-    free(g);
-    srv->n_jobs--;
-    drain_check(srv);
-}
-
-/* ---------------------------------------------------------------- cancel */
-
-static void post_cancel(struct gen *g, struct engine_cancel *m, req_id id, int32_t choice)
-{
-    *m = (struct engine_cancel){ .head = { .kind = ENGINE_CANCEL, .owner = g },
-                                 .id = id,
-                                 .choice = choice };
-    g->n_mail++;
-    engine_post(g->srv->engine, &m->head);
-}
-
-/* End everything the engine still does for g. */
-static void cancel_all(struct gen *g)
-{
-    if (!g->submitted)
-        return;
-    for (uint32_t i = 0; i < g->prompts.n; i++) {
-        struct gen_prompt *p = &g->prompt[i];
-        if (p->n_running > 0 && !p->cancel_out) {
-            p->cancel_out = true;
-            post_cancel(g, &p->cancel, g->request[i].id, -1);
-        }
-    }
+    gen_enter(g, GEN_END);
+    g->x = NULL;
+    g->outcome = outcome;
+    if (from == GEN_PREPARE)
+        job_cancel(&g->job);
+    for (uint32_t i = 0; live_has_slots(g) && i < g->prompts.n; i++)
+        if (is_working(g, i, from == GEN_SUBMIT))
+            post_cancel(g, &g->prompt[i].cancel, g->request[i].id, -1);
+    unref(g); /* the exchange's */
 }
 
 /* The exchange's client left. */
@@ -213,323 +97,285 @@ static void on_gone(struct exchange *x, void *user)
     struct gen *g = user;
 
     (void)x;
-    g->x = NULL;
-    if (g->end == NULL)
-        g->end = "cancelled";
     if (g->status == 0)
         g->status = 499; /* no reply was sent; the customary number for it */
-    cancel_all(g);
-    maybe_free(g);
+    gen_end(g, GEN_CANCELLED);
 }
 
-void gen_fail(struct gen *g, const struct err *e, const char *end)
+void gen_fail(struct gen *g, const struct err *e, enum gen_outcome outcome)
 {
-    struct exchange *x = g->x;
-    struct buf o = { 0 };
-
-    g->end = end;
-    if (x) {
-        g->x = NULL;
-        x->gone = NULL;
-        if (g->streaming) {
-            oai_stream_error(&o, e);
-            if (!o.failed && reply_stream_data(x, o.p, o.n))
-                reply_stream_end(x);
-            buf_fini(&o);
-        } else {
-            g->status = err_http_status(e->code);
-            reply_err(x, e);
-        }
-    }
-    cancel_all(g);
-    maybe_free(g);
+    gen_reply_error(g, e);
+    gen_end(g, outcome);
 }
 
 /* ---------------------------------------------------------------- events */
 
-/* Choice i has its finish: end the reply with the last one. */
-static void close_choice(struct gen *g, uint32_t i)
+/* Choice i has its finish, which a stream has sent. */
+static void close_choice(struct gen *g)
 {
-    if (g->choice[i].finished)
-        return;
-    g->choice[i].finished = true;
-    if (--g->n_open == 0 && g->x)
+    if (--g->n_open == 0)
         gen_reply_end(g);
 }
 
-static void on_token(struct gen *g, uint32_t prompt, const struct engine_batch *b,
-                     const struct engine_event *ev)
+static void on_token(struct gen *g, uint32_t i, const struct sched_event *ev, uint64_t sent_us)
 {
-    uint32_t i = prompt * g->prompts.req.n + ev->choice;
     struct gen_choice *gc = &g->choice[i];
-    struct serving_metrics *m = &g->srv->metrics.serving;
-    struct choice_token t = { .id = ev->token,
-                              .logprob = ev->logprob,
-                              .n_top = ev->n_top,
-                              .top_id = b->top_token + ev->top,
-                              .top_logprob = b->top_logprob + ev->top };
+    struct serving_metrics *m = g->room->cfg.metrics;
     struct err e;
 
-    g->prompt[prompt].found = ev->found;
     if (g->first_us == 0) {
-        g->first_us = b->now_us;
-        prom_observe(m->time_to_first_token, (double)(b->now_us - g->began_us) / 1e6);
+        g->first_us = sent_us;
+        prom_observe(m->time_to_first_token, (double)(sent_us - g->began_us) / 1e6);
     }
     if (gc->last_us)
-        prom_observe(m->inter_token_latency, (double)(b->now_us - gc->last_us) / 1e6);
-    gc->last_us = b->now_us;
-    if (g->x == NULL || gc->finished)
-        return;
-    if (choice_push(&gc->c, &t, &e) != ERR_OK) {
-        gen_fail(g, &e, "error");
+        prom_observe(m->inter_token_latency, (double)(sent_us - gc->last_us) / 1e6);
+    gc->last_us = sent_us;
+    if (gc->c.finish != OAI_FINISH_NONE)
+        return; /* behind a stop string: its cancel is on its way */
+    if (choice_push(&gc->c, ev->out, &e) != ERR_OK) {
+        gen_fail(g, &e, GEN_FAILED);
         return;
     }
-    if (gc->c.finish != OAI_FINISH_NONE && !gc->done && !gc->cancelled) {
-        gc->cancelled = true;
+    bool ended = gc->c.finish != OAI_FINISH_NONE;
+    if (ended && gc->seq == GEN_SEQ_RUNS) {
+        gc->seq = GEN_SEQ_CANCELLED;
         post_cancel(g, &gc->cancel, ev->id, (int32_t)ev->choice);
     }
-    if (gen_reply_choice(g, i, false) && gc->c.finish != OAI_FINISH_NONE)
-        close_choice(g, i);
+    if (gen_reply_choice(g, i) && ended)
+        close_choice(g);
 }
 
-static void on_prompt_token(struct gen *g, uint32_t prompt, const struct engine_batch *b,
-                            const struct engine_event *ev)
+static void on_prompt_token(struct gen *g, uint32_t prompt, const struct sched_event *ev)
 {
-    struct choice_token t = { .id = ev->token,
-                              .logprob = ev->logprob,
-                              .n_top = ev->n_top,
-                              .top_id = b->top_token + ev->top,
-                              .top_logprob = b->top_logprob + ev->top };
     const struct oai_request *r = &g->prompts.req;
-    bool silent = r->skip_special_tokens && tokenizer_is_special(g->srv->tokenizer, ev->token);
+    const struct tokenizer *tok = g->room->cfg.served->tokenizer;
+    bool silent = r->skip_special_tokens && tokenizer_is_special(tok, ev->out->token);
     struct err e;
 
-    if (g->x == NULL || (r->prompt_logprobs < 0 && r->params.n_logprobs < 0))
+    if (r->prompt_logprobs < 0 && r->params.n_logprobs < 0)
         return;
-    if (!score_list_add(&g->prompt[prompt].scores, &t, ev->n_top, true, silent)) {
+    if (!score_list_add(&g->prompt[prompt].scores, ev->out, ev->out->n_top, true, silent)) {
         err_nomem(&e, "prompt logprobs", g->prompts.prompt[prompt].ids.n);
-        gen_fail(g, &e, "error");
+        gen_fail(g, &e, GEN_FAILED);
     }
 }
 
 /* The engine ended a sequence that the client still waits for. */
-static void finish_choice(struct gen *g, uint32_t i, const struct engine_batch *b,
-                          const struct engine_event *ev)
+static void finish_choice(struct gen *g, uint32_t i, const struct sched_event *ev)
 {
-    struct err e = { 0 };
-    enum err_code rc;
+    struct err e;
 
     if (ev->finish == FINISH_ERROR || ev->finish == FINISH_CANCELLED) {
-        if (ev->finish == FINISH_ERROR)
-            err_set(&e, ev->code, "generation failed: %s", b->text + ev->message);
+        if (ev->why)
+            err_set(&e, ev->why->code, "generation failed: %s", ev->why->message);
         else
             err_set(&e, ERR_CONFLICT, "the sequence was cancelled");
-        gen_fail(g, &e, "error");
-        return;
+        gen_fail(g, &e, GEN_FAILED);
+    } else if (choice_end(&g->choice[i].c, ev->finish == FINISH_LENGTH, ev->stop_id, &e) !=
+               ERR_OK) {
+        gen_fail(g, &e, GEN_FAILED);
+    } else if (gen_reply_choice(g, i)) {
+        close_choice(g);
     }
-    rc = choice_end(&g->choice[i].c, ev->finish == FINISH_LENGTH, ev->stop_id, &e);
-    if (rc != ERR_OK)
-        gen_fail(g, &e, "error");
-    else if (gen_reply_choice(g, i, true))
-        close_choice(g, i);
 }
 
-static void on_done(struct gen *g, uint32_t prompt, const struct engine_batch *b,
-                    const struct engine_event *ev)
+static uint64_t later(uint64_t a, uint64_t b)
 {
-    uint32_t i = prompt * g->prompts.req.n + ev->choice;
+    return a > b ? a : b;
+}
+
+static void on_done(struct gen *g, uint32_t i, const struct sched_event *ev)
+{
     struct gen_choice *gc = &g->choice[i];
 
-    if (gc->done)
-        return;
-    gc->done = true;
-    g->n_running--;
-    g->prompt[prompt].n_running--;
-    if (ev->n_output > 0 || g->prompts.req.max_tokens == 0)
-        g->prompt[prompt].found = ev->found;
+    if (gc->seq != GEN_SEQ_RUNS && gc->seq != GEN_SEQ_CANCELLED)
+        return; /* of a submission that is being refused as a whole */
+    gc->seq = GEN_SEQ_DONE;
     g->n_preempted += ev->n_preempted;
-    g->queued_us = ev->queued_us > g->queued_us ? ev->queued_us : g->queued_us;
-    g->prefill_us = ev->prefill_us > g->prefill_us ? ev->prefill_us : g->prefill_us;
-    g->decode_us = ev->decode_us > g->decode_us ? ev->decode_us : g->decode_us;
-    g->n_mail++; /* keeps g alive through what follows */
-    if (g->x && !gc->finished)
-        finish_choice(g, i, b, ev);
-    g->n_mail--;
-    maybe_free(g);
+    g->queued_us = later(ev->queued_us, g->queued_us);
+    g->prefill_us = later(ev->prefill_us, g->prefill_us);
+    g->decode_us = later(ev->decode_us, g->decode_us);
+    if (g->state != GEN_END && gc->c.finish == OAI_FINISH_NONE)
+        finish_choice(g, i, ev);
+    unref(g); /* the sequence's */
 }
 
-/* The engine has taken the submission, or refused it. */
-static void on_submitted(struct gen *g)
+/* Whether the event tells what the cache answered: the prompt was looked up. */
+static bool knows_cache(const struct gen *g, const struct sched_event *ev)
 {
-    if (g->submit.rc != ERR_OK) {
-        g->n_running = 0;
-        for (uint32_t i = 0; i < g->prompts.n; i++)
-            g->prompt[i].n_running = 0;
-        if (g->x)
-            gen_fail(g, &g->submit.err, "rejected");
-        return;
-    }
-    g->accepted = true;
-    if (g->x)
-        gen_reply_begin(g);
+    return ev->kind == SCHED_TOKEN ||
+           (ev->kind == SCHED_DONE && (ev->n_output > 0 || g->prompts.req.max_tokens == 0));
 }
 
-static void on_answer(struct engine_mail *mail)
+void gen_event(void *ctx, const struct sched_event *ev, uint64_t sent_us)
 {
-    struct gen *g = mail->owner;
+    const struct gen_slot *s = live_slot(ctx, ev->id);
+    struct gen *g = s ? s->g : NULL;
 
-    if (mail->kind != ENGINE_SUBMIT && mail->kind != ENGINE_CANCEL) {
-        admin_answer(mail);
-        return;
-    }
-    if (mail->kind == ENGINE_SUBMIT)
-        on_submitted(g);
-    g->n_mail--;
-    maybe_free(g);
-}
-
-void gen_event(struct srv *srv, const struct engine_batch *b, const struct engine_event *ev)
-{
-    uint32_t prompt;
-    struct gen *g;
-
-    if (ev->kind == ENGINE_ANSWER) {
-        on_answer(ev->mail);
-        return;
-    }
-    g = gen_find(srv, ev->id, &prompt);
     if (g == NULL || ev->choice >= g->prompts.req.n)
         return;
-    g->n_mail++; /* keeps g alive through the event */
-    switch (ev->kind) {
-    case ENGINE_PROMPT_TOKEN:
-        on_prompt_token(g, prompt, b, ev);
-        break;
-    case ENGINE_TOKEN:
-        on_token(g, prompt, b, ev);
-        break;
-    case ENGINE_DONE:
-        on_done(g, prompt, b, ev);
-        break;
-    case ENGINE_ANSWER:
-        break;
-    }
-    g->n_mail--;
-    maybe_free(g);
+    uint32_t prompt = s->prompt, i = prompt * g->prompts.req.n + ev->choice;
+    if (knows_cache(g, ev))
+        g->prompt[prompt].found = ev->found;
+    if (ev->kind == SCHED_DONE)
+        on_done(g, i, ev);
+    else if (g->state == GEN_END)
+        return; /* its cancel is on its way */
+    else if (ev->kind == SCHED_TOKEN)
+        on_token(g, i, ev, sent_us);
+    else
+        on_prompt_token(g, prompt, ev);
 }
 
 /* ----------------------------------------------------------------- begin */
 
+/* The engine has taken the submission, or refused it. */
+static void on_submitted(struct engine_mail *m)
+{
+    struct gen *g = m->owner;
+    bool waited_for = g->state == GEN_SUBMIT;
+
+    if (g->submit.rc == ERR_OK) {
+        g->n_refs += g->n_choices;
+        for (uint32_t i = 0; i < g->n_choices; i++)
+            g->choice[i].seq = waited_for ? GEN_SEQ_RUNS : GEN_SEQ_CANCELLED;
+        if (waited_for)
+            gen_reply_begin(g);
+    } else if (waited_for) {
+        gen_fail(g, &g->submit.err, GEN_REJECTED);
+    }
+    unref(g);
+}
+
 static void submit(struct gen *g)
 {
-    struct err e = { 0 };
+    struct err e;
 
-    if (!take_slots(g)) {
-        err_nomem(&e, "request table", g->prompts.n);
-        gen_fail(g, &e, "error");
+    if (live_take_slots(g, &e) != ERR_OK) {
+        gen_fail(g, &e, GEN_FAILED);
         return;
     }
-    g->n_open = g->n_running = g->n_choices;
-    for (uint32_t i = 0; i < g->prompts.n; i++)
-        g->prompt[i].n_running = g->prompts.req.n;
-    g->submit =
-        (struct engine_submit){ .head = { .owner = g }, .request = g->request, .n = g->prompts.n };
-    g->n_mail++;
-    if (engine_post_submit(g->srv->engine, &g->submit, &e) != ERR_OK) {
-        g->n_mail--;
-        g->n_running = 0;
-        gen_fail(g, &e, "rejected");
+    work_begin(g->room->cfg.work);
+    g->n_open = g->n_choices;
+    g->submit = (struct engine_submit){ .head = { .done = on_submitted, .owner = g },
+                                        .request = g->request,
+                                        .n = g->prompts.n };
+    if (engine_post_submit(g->room->engine, &g->submit, &e) != ERR_OK) {
+        gen_fail(g, &e, GEN_REJECTED);
         return;
     }
-    g->submitted = true;
+    g->n_refs++;
+    gen_enter(g, GEN_SUBMIT);
 }
 
-static void on_work(uv_work_t *w)
+static void on_run(struct job *j)
 {
-    gen_prepare(w->data);
+    gen_prepare((struct gen *)((char *)j - offsetof(struct gen, job)));
 }
 
-static void on_prepared(uv_work_t *w, int status)
+static void on_prepared(struct job *j, bool cancelled)
 {
-    struct gen *g = w->data;
+    struct gen *g = (struct gen *)((char *)j - offsetof(struct gen, job));
 
-    (void)status;
-    g->working = false;
-    if (g->x == NULL)
-        maybe_free(g);
-    else if (g->rc != ERR_OK)
-        gen_fail(g, &g->err, "rejected");
-    else
+    (void)cancelled; /* then g is in END */
+    if (g->state == GEN_PREPARE && g->rc != ERR_OK)
+        gen_fail(g, &g->err, GEN_REJECTED);
+    else if (g->state == GEN_PREPARE)
         submit(g);
+    unref(g);
 }
 
-static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
+static struct gen *create(struct generator *gr, struct exchange *x, enum oai_kind kind)
 {
     size_t n;
     const char *key = http_field(x, "authorization", &n);
-    struct gen *g;
+    struct gen *g = calloc(1, sizeof *g);
 
-    if (srv->phase != SRV_SERVING) {
-        reply_error(x, 503, NULL,
-                    srv->phase == SRV_LOADING ? "the model is still loading"
-                                              : "the server is shutting down");
-        return;
-    }
-    g = calloc(1, sizeof *g);
-    if (g == NULL) {
-        reply_error(x, 500, NULL, "out of memory");
-        return;
-    }
-    g->srv = srv;
+    if (g == NULL)
+        return NULL;
+    g->room = gr;
     g->x = x;
+    g->n_refs = 1; /* the exchange's */
     g->kind = kind;
     g->body = http_take_body(x, &g->n_body);
     g->created = (int64_t)time(NULL);
     g->began_us = x->began_us;
-    g->number = ++srv->n_generations;
-    g->tenant = key ? XXH3_64bits_withSeed(key, n, srv->salt_key) : 0;
-    srv_new_id(&srv->ids, kind == OAI_CHAT ? "chatcmpl-" : "cmpl-", g->id, sizeof g->id);
+    g->arrival = ++gr->n_arrivals;
+    g->tenant = key ? XXH3_64bits_withSeed(key, n, gr->cfg.served->salt_key) : 0;
+    srv_new_id(gr->cfg.ids, kind == OAI_CHAT ? "chatcmpl-" : "cmpl-", g->id, sizeof g->id);
     strcpy(g->request_id, x->request_id);
-    g->next = srv->gens;
-    if (g->next)
-        g->next->prev = g;
-    srv->gens = g;
-    srv->n_jobs++;
+    live_add(g);
     x->gone = on_gone;
     x->user = g;
-    g->work.data = g;
-    g->working = true;
-    if (uv_queue_work(&srv->loop, &g->work, on_work, on_prepared) != 0) {
-        struct err e;
-        g->working = false;
-        err_set(&e, ERR_NOMEM, "no thread takes the request");
-        gen_fail(g, &e, "error");
-    }
+    return g;
 }
 
-void gen_ping(struct srv *srv)
+void gen_start(struct generator *gr, struct exchange *x, enum oai_kind kind)
+{
+    const char *refusal = srv_phase_refusal(*gr->cfg.phase);
+    struct gen *g = refusal ? NULL : create(gr, x, kind);
+    struct err e;
+
+    if (refusal) {
+        reply_error(x, 503, NULL, refusal);
+        return;
+    }
+    if (g == NULL) {
+        reply_error(x, 500, NULL, "out of memory");
+        return;
+    }
+    if (jobs_submit(gr->cfg.jobs, &g->job, on_run, on_prepared, &e) == ERR_OK)
+        g->n_refs++;
+    else
+        gen_fail(g, &e, GEN_REJECTED);
+}
+
+/* -------------------------------------------------------- the generator */
+
+void gen_ping(struct generator *gr)
 {
     uint64_t now = srv_now_us();
 
-    for (struct gen *g = srv->gens, *next; g; g = next) {
-        next = g->next;
-        if (g->x == NULL || !g->streaming || now - g->sent_us < PING_AFTER_US)
+    /* Whoever has a client has another reference too, so that a client dropped
+     * here frees nothing. */
+    for (struct gen *g = gr->live; g; g = g->next) {
+        if (g->state != GEN_STREAM || now - g->sent_us < PING_AFTER_US)
             continue;
         g->sent_us = now;
-        g->n_mail++; /* a client dropped here must not free the next one's link */
         reply_stream_data(g->x, SSE_PING, sizeof SSE_PING - 1);
-        next = g->next;
-        g->n_mail--;
-        maybe_free(g);
     }
+    if (gr->out.cap > KEPT_OUT_BYTES)
+        buf_fini(&gr->out);
 }
 
-void handle_completions(struct srv *srv, struct exchange *x)
+enum err_code generator_create(struct generator **out, const struct generator_config *cfg,
+                               struct err *e)
 {
-    start(srv, x, OAI_COMPLETION);
+    struct generator *gr = calloc(1, sizeof *gr);
+
+    if (gr == NULL)
+        return err_nomem(e, "generator", sizeof *gr);
+    gr->cfg = *cfg;
+    *out = gr;
+    return ERR_OK;
 }
 
-void handle_chat(struct srv *srv, struct exchange *x)
+void generator_set_engine(struct generator *gr, struct engine *engine)
 {
-    start(srv, x, OAI_CHAT);
+    gr->engine = engine;
+}
+
+void generator_destroy(struct generator *gr)
+{
+    if (gr == NULL)
+        return;
+    while (gr->live) { /* sequences that the engine did not come to end */
+        struct gen *g = gr->live;
+        assert(g->state == GEN_END && g->job.state == JOB_IDLE);
+        g->n_refs = 1;
+        unref(g);
+    }
+    buf_fini(&gr->out);
+    free(gr->slots);
+    free(gr);
 }

@@ -5,20 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 enum { TOKENS_PER_CONTEXT = 16 }; /* an overlong prompt is counted up to so many contexts */
 
-enum err_code prompt_check_model(const struct srv *srv, const struct oai_text *name, struct err *e)
+/* 0 means none, and is never the hash of one. */
+uint64_t prompt_salt(const struct served *served, const struct oai_text *cache_salt)
 {
-    const struct srv_list *l = &srv->opt.served_names;
+    uint64_t h;
 
+    if (cache_salt->s == NULL)
+        return 0;
+    h = XXH3_64bits_withSeed(cache_salt->s, cache_salt->n, served->salt_key);
+    return h ? h : 1;
+}
+
+enum err_code prompt_check_model(const struct served *served, const struct oai_text *name,
+                                 struct err *e)
+{
     if (name->s == NULL)
         return ERR_OK;
-    for (uint32_t i = 0; i < l->n; i++)
-        if (strlen(l->item[i]) == name->n && memcmp(l->item[i], name->s, name->n) == 0)
+    for (uint32_t i = 0; i < served->n_names; i++)
+        if (strlen(served->name[i]) == name->n && memcmp(served->name[i], name->s, name->n) == 0)
             return ERR_OK;
     return err_set_param(e, ERR_NOT_FOUND, "model",
                          "the model `%.*s` does not exist; `%s` is served here",
-                         name->n > 200 ? 200 : (int)name->n, name->s, srv->model_name);
+                         name->n > 200 ? 200 : (int)name->n, name->s, served->name[0]);
 }
 
 /* Content of the last message, when it is text; else NULL. */
@@ -65,10 +77,10 @@ static enum err_code cut_for_continuation(struct chat_rendered *out, const struc
     return ERR_OK;
 }
 
-enum err_code prompt_render(struct chat_rendered *out, const struct srv *srv,
+enum err_code prompt_render(struct chat_rendered *out, const struct served *served,
                             const struct oai_request *r, struct err *e)
 {
-    const char *bos = tokenizer_bos(srv->tokenizer), *eos = tokenizer_eos(srv->tokenizer);
+    const char *bos = tokenizer_bos(served->tokenizer), *eos = tokenizer_eos(served->tokenizer);
     struct chat_input in = {
         .messages = r->messages,
         .tools = r->tool_choice == OAI_TOOL_NONE ? NULL : r->tools,
@@ -81,7 +93,7 @@ enum err_code prompt_render(struct chat_rendered *out, const struct srv *srv,
     };
     enum err_code rc;
 
-    if (srv->chat == NULL)
+    if (served->chat == NULL)
         return err_set_param(e, ERR_INVALID, "messages",
                              "messages: this model has no chat template; give one with "
                              "--chat-template, or use /v1/completions");
@@ -89,7 +101,7 @@ enum err_code prompt_render(struct chat_rendered *out, const struct srv *srv,
         return err_set_param(e, ERR_INVALID, "tool_choice",
                              "tool_choice: a tool call cannot be enforced here; expected \"auto\" "
                              "or \"none\"");
-    rc = chat_template_render(srv->chat, &in, out, e);
+    rc = chat_template_render(served->chat, &in, out, e);
     if (rc != ERR_OK)
         return rc;
     if (r->continue_final_message) {
@@ -101,11 +113,11 @@ enum err_code prompt_render(struct chat_rendered *out, const struct srv *srv,
 }
 
 /* How many ids are counted before a prompt is simply too long. */
-static size_t most_ids(const struct srv *srv, const struct oai_request *r)
+static size_t most_ids(const struct served *served, const struct oai_request *r)
 {
     if (r->truncate_prompt_tokens != 0 || r->kind == OAI_TOKENIZE)
         return 0;
-    return (size_t)srv->max_model_len * TOKENS_PER_CONTEXT;
+    return (size_t)served->max_model_len * TOKENS_PER_CONTEXT;
 }
 
 /* The field that holds the prompt, for messages. */
@@ -114,19 +126,19 @@ static const char *prompt_field(const struct oai_request *r)
     return r->kind == OAI_CHAT ? "messages" : "prompt";
 }
 
-static enum err_code encode_chat(struct prompt *p, const struct srv *srv,
+static enum err_code encode_chat(struct prompt *p, const struct served *served,
                                  const struct oai_request *r, struct err *e)
 {
     struct chat_rendered text = { 0 };
-    enum err_code rc = prompt_render(&text, srv, r, e);
+    enum err_code rc = prompt_render(&text, served, r, e);
 
     if (rc != ERR_OK)
         return rc;
     if (r->add_special_tokens)
-        rc = tokenizer_encode(srv->tokenizer, "", 0, TOKENIZER_SPECIAL, 0, &p->ids, e);
+        rc = tokenizer_encode(served->tokenizer, "", 0, TOKENIZER_SPECIAL, 0, &p->ids, e);
     if (rc == ERR_OK)
-        rc = tokenizer_encode_spans(srv->tokenizer, text.text, text.n, text.user, text.n_user,
-                                    most_ids(srv, r), &p->ids, e);
+        rc = tokenizer_encode_spans(served->tokenizer, text.text, text.n, text.user, text.n_user,
+                                    most_ids(served, r), &p->ids, e);
     chat_rendered_fini(&text);
     return rc;
 }
@@ -141,23 +153,24 @@ static enum err_code copy_ids(struct token_list *l, const int32_t *ids, uint32_t
     return ERR_OK;
 }
 
-static enum err_code encode_prompt(struct prompt *p, const struct srv *srv,
+static enum err_code encode_prompt(struct prompt *p, const struct served *served,
                                    const struct oai_request *r, const struct oai_prompt *in,
                                    struct err *e)
 {
     unsigned flags = TOKENIZER_PARSE_SPECIAL | (r->add_special_tokens ? TOKENIZER_SPECIAL : 0);
 
     if (in->text.s)
-        return tokenizer_encode(srv->tokenizer, in->text.s, in->text.n, flags, most_ids(srv, r),
-                                &p->ids, e);
+        return tokenizer_encode(served->tokenizer, in->text.s, in->text.n, flags,
+                                most_ids(served, r), &p->ids, e);
     return copy_ids(&p->ids, in->ids, in->n_ids, e);
 }
 
 /* Keep the last ids only, where the client asks for it. */
-static void truncate_ids(struct token_list *l, const struct srv *srv, const struct oai_request *r)
+static void truncate_ids(struct token_list *l, const struct served *served,
+                         const struct oai_request *r)
 {
-    size_t keep =
-        r->truncate_prompt_tokens < 0 ? srv->max_model_len - 1 : (size_t)r->truncate_prompt_tokens;
+    size_t keep = r->truncate_prompt_tokens < 0 ? served->max_model_len - 1
+                                                : (size_t)r->truncate_prompt_tokens;
 
     if (r->truncate_prompt_tokens == 0 || l->n <= keep)
         return;
@@ -165,7 +178,7 @@ static void truncate_ids(struct token_list *l, const struct srv *srv, const stru
     l->n = keep;
 }
 
-static enum err_code check_length(const struct prompt *p, const struct srv *srv,
+static enum err_code check_length(const struct prompt *p, const struct served *served,
                                   const struct oai_request *r, struct err *e)
 {
     const char *field = prompt_field(r);
@@ -176,19 +189,20 @@ static enum err_code check_length(const struct prompt *p, const struct srv *srv,
                              "%s: no token; expected at least one, as the model has no token that "
                              "begins a text",
                              field);
-    if (p->ids.n + room > srv->max_model_len)
+    if (p->ids.n + room > served->max_model_len)
         return err_set_param(e, ERR_LIMIT, field,
                              "%s: %zu tokens; the context of %u tokens holds at most %u and a "
                              "token of output",
-                             field, p->ids.n, srv->max_model_len, srv->max_model_len - 1);
+                             field, p->ids.n, served->max_model_len, served->max_model_len - 1);
     return ERR_OK;
 }
 
-static enum err_code echo_text(struct prompt *p, const struct srv *srv, const struct oai_request *r,
-                               const struct oai_prompt *in, struct err *e)
+static enum err_code echo_text(struct prompt *p, const struct served *served,
+                               const struct oai_request *r, const struct oai_prompt *in,
+                               struct err *e)
 {
     if (!in->text.s || r->truncate_prompt_tokens != 0)
-        return tokenizer_decode(srv->tokenizer, p->ids.id, p->ids.n, r->skip_special_tokens,
+        return tokenizer_decode(served->tokenizer, p->ids.id, p->ids.n, r->skip_special_tokens,
                                 &p->text, &p->n_text, e);
     p->text = malloc(in->text.n + 1);
     if (p->text == NULL)
@@ -199,7 +213,8 @@ static enum err_code echo_text(struct prompt *p, const struct srv *srv, const st
     return ERR_OK;
 }
 
-static enum err_code read_all(struct prompt_set *s, const struct srv *srv, struct err *e)
+static enum err_code read_all(struct prompt_set *s, const struct served *served,
+                              const struct job *job, struct err *e)
 {
     const struct oai_request *r = &s->req;
     bool chat = r->n_prompts == 0;
@@ -211,36 +226,39 @@ static enum err_code read_all(struct prompt_set *s, const struct srv *srv, struc
         return err_nomem(e, "prompts", s->n * sizeof *s->prompt);
     for (uint32_t i = 0; rc == ERR_OK && i < s->n; i++) {
         struct prompt *p = &s->prompt[i];
-        rc = chat ? encode_chat(p, srv, r, e) : encode_prompt(p, srv, r, &r->prompt[i], e);
+        if (job && job_stopped(job))
+            return err_set(e, ERR_CONFLICT, "the client is gone");
+        rc = chat ? encode_chat(p, served, r, e) : encode_prompt(p, served, r, &r->prompt[i], e);
         if (rc == ERR_LIMIT)
             rc = err_set_param(e, ERR_LIMIT, prompt_field(r),
                                "%s: more than %zu tokens; the context of %u tokens holds at most "
                                "%u and a token of output",
-                               prompt_field(r), most_ids(srv, r), srv->max_model_len,
-                               srv->max_model_len - 1);
+                               prompt_field(r), most_ids(served, r), served->max_model_len,
+                               served->max_model_len - 1);
         if (rc != ERR_OK || r->kind == OAI_TOKENIZE)
             continue;
-        truncate_ids(&p->ids, srv, r);
-        rc = check_length(p, srv, r, e);
+        truncate_ids(&p->ids, served, r);
+        rc = check_length(p, served, r, e);
         if (rc == ERR_OK && r->echo && !chat)
-            rc = echo_text(p, srv, r, &r->prompt[i], e);
+            rc = echo_text(p, served, r, &r->prompt[i], e);
     }
     return rc;
 }
 
-enum err_code prompt_set_read(struct prompt_set *out, const struct srv *srv, enum oai_kind kind,
-                              const char *body, size_t n, struct err *e)
+enum err_code prompt_set_read(struct prompt_set *out, const struct served *served,
+                              enum oai_kind kind, const char *body, size_t n, const struct job *job,
+                              struct err *e)
 {
     enum err_code rc;
 
     memset(out, 0, sizeof *out);
-    rc = oai_request_parse(&out->req, kind, body ? body : "", n, &srv->defaults, e);
+    rc = oai_request_parse(&out->req, kind, body ? body : "", n, &served->defaults, e);
     if (rc != ERR_OK)
         return rc;
     out->have_req = true;
-    rc = prompt_check_model(srv, &out->req.model, e);
+    rc = prompt_check_model(served, &out->req.model, e);
     if (rc == ERR_OK && kind != OAI_DETOKENIZE && kind != OAI_TEMPLATE)
-        rc = read_all(out, srv, e);
+        rc = read_all(out, served, job, e);
     if (rc != ERR_OK)
         prompt_set_fini(out);
     return rc;

@@ -1,13 +1,14 @@
 /* reply.c: the client's view of a generation: chunks of a stream or one
  * whole body.  Builds borrowed views for proto's writers and frees them at once.
  * I/O thread. */
-#include "server/generate/generate.h"
+#include "server/generate/gen.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/openai/response.h"
 #include "proto/openai/sse.h"
+#include "server/base/clock.h"
 #include "server/http/http.h"
 
 /* proto's view of a score list, in one allocation. */
@@ -16,20 +17,11 @@ struct score_view {
     void *memory;
 };
 
-static struct oai_text token_text(const struct srv *srv, int32_t id)
-{
-    const struct token_table *t = &srv->tokens;
-
-    if (id < 0 || (uint32_t)id >= t->n)
-        return (struct oai_text){ "", 0 };
-    return (struct oai_text){ t->bytes + t->at[id], t->at[id + 1] - t->at[id] };
-}
-
 /* The tokens of a and b in a row (either may be NULL), behind an unscored first
  * one where asked; at most `most` alternatives each.  False: memory is short. */
-static bool view_scores(const struct srv *srv, struct score_view *view, const struct score_list *a,
-                        const struct score_list *b, int32_t first_id, bool with_first,
-                        uint32_t most)
+static bool view_scores(const struct served *served, struct score_view *view,
+                        const struct score_list *a, const struct score_list *b, int32_t first_id,
+                        bool with_first, uint32_t most)
 {
     uint32_t n = with_first + (a ? a->n : 0) + (b ? b->n : 0);
     uint32_t n_top = (a ? a->n_top : 0) + (b ? b->n_top : 0), at = 0, top_at = 0;
@@ -43,8 +35,8 @@ static bool view_scores(const struct srv *srv, struct score_view *view, const st
     if (with_first)
         tok[at++] = (struct oai_token){
             .id = first_id,
-            .token = token_text(srv, first_id),
-            .silent = tokenizer_is_special(srv->tokenizer, first_id),
+            .token = token_table_get(&served->tokens, first_id),
+            .silent = tokenizer_is_special(served->tokenizer, first_id),
         };
     for (int part = 0; part < 2; part++) {
         const struct score_list *l = part ? b : a;
@@ -52,7 +44,7 @@ static bool view_scores(const struct srv *srv, struct score_view *view, const st
             const struct score *s = &l->token[i];
             uint32_t k = s->n_top < most ? s->n_top : most;
             tok[at++] = (struct oai_token){ .id = s->id,
-                                            .token = token_text(srv, s->id),
+                                            .token = token_table_get(&served->tokens, s->id),
                                             .scored = s->scored,
                                             .silent = s->silent,
                                             .logprob = s->logprob,
@@ -63,7 +55,7 @@ static bool view_scores(const struct srv *srv, struct score_view *view, const st
                 top[top_at++] = (struct oai_alternative){
                     .id = id,
                     .logprob = l->top_logprob[s->top + j],
-                    .token = token_text(srv, id),
+                    .token = token_table_get(&served->tokens, id),
                 };
             }
         }
@@ -90,7 +82,7 @@ static struct oai_usage usage_of(const struct gen *g)
 static struct oai_identity identity_of(const struct gen *g)
 {
     return (struct oai_identity){
-        .kind = g->kind, .id = g->id, .model = g->srv->model_name, .created = g->created
+        .kind = g->kind, .id = g->id, .model = g->room->cfg.served->name[0], .created = g->created
     };
 }
 
@@ -113,7 +105,7 @@ static void stream_echo(struct gen *g, struct buf *o, uint32_t i)
                            .stop_reason = OAI_NO_STOP_REASON };
 
     if (r->params.n_logprobs >= 0) {
-        if (!view_scores(g->srv, &view, &gp->scores, NULL, p->ids.id[0], true,
+        if (!view_scores(g->room->cfg.served, &view, &gp->scores, NULL, p->ids.id[0], true,
                          (uint32_t)r->params.n_logprobs))
             o->failed = true;
         d.logprobs = &view.lp;
@@ -136,7 +128,8 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
     if (c->text.n > 0 || g->kind == OAI_COMPLETION || c->scores.n > 0)
         d.text = (struct oai_text){ c->text.p ? c->text.p : "", c->text.n };
     if (r->params.n_logprobs >= 0 && c->scores.n > 0) {
-        if (!view_scores(g->srv, &view, &c->scores, NULL, 0, false, (uint32_t)r->params.n_logprobs))
+        if (!view_scores(g->room->cfg.served, &view, &c->scores, NULL, 0, false,
+                         (uint32_t)r->params.n_logprobs))
             o->failed = true;
         view.lp.text_offset = c->text_offset;
         c->text_offset = oai_text_offset_after(&view.lp);
@@ -162,20 +155,27 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
     choice_sent(c);
 }
 
-/* False: the client was dropped. */
-static bool deliver(struct gen *g, struct buf *o)
+/* The buffer that events are written into. */
+static struct buf *begin_events(struct gen *g)
 {
+    buf_reset(&g->room->out);
+    return &g->room->out;
+}
+
+/* Send what was written.  False: there was no memory for it, or the client was
+ * dropped; g is in END. */
+static bool send_events(struct gen *g)
+{
+    struct buf *o = &g->room->out;
     struct err e;
 
     if (buf_check(o, &e) != ERR_OK) {
-        gen_fail(g, &e, "error");
         buf_fini(o);
+        gen_fail(g, &e, GEN_FAILED);
         return false;
     }
     g->sent_us = srv_now_us();
-    bool ok = reply_stream_data(g->x, o->p, o->n);
-    buf_fini(o);
-    return ok;
+    return reply_stream_data(g->x, o->p, o->n);
 }
 
 /* What the cache answered, over all prompts; their first starts count. */
@@ -214,27 +214,28 @@ static void cache_headers(struct gen *g)
 void gen_reply_begin(struct gen *g)
 {
     const struct oai_request *r = &g->prompts.req;
-    struct buf o = { 0 };
     struct oai_identity id = identity_of(g);
-    bool usage = r->include_usage || g->srv->opt.force_include_usage;
-    enum err_code rc;
+    bool usage = r->include_usage || g->room->cfg.served->force_include_usage;
+    struct err e;
 
-    if (!r->stream)
-        return;
-    rc = oai_stream_init(&g->stream, &id, usage, &g->err);
-    if (rc != ERR_OK) {
-        gen_fail(g, &g->err, "error");
+    if (!r->stream) {
+        gen_enter(g, GEN_GATHER);
         return;
     }
-    g->streaming = true;
+    if (oai_stream_init(&g->stream, &id, usage, &e) != ERR_OK) {
+        gen_fail(g, &e, GEN_FAILED);
+        return;
+    }
+    gen_enter(g, GEN_STREAM);
     g->status = 200;
     reply_stream_begin(g->x, SSE_CONTENT_TYPE);
+    struct buf *o = begin_events(g);
     for (uint32_t i = 0; g->kind == OAI_CHAT && i < g->n_choices; i++) {
         const struct prompt *p = prompt_of(g, i);
-        oai_stream_role(&o, &g->stream, i, r->return_token_ids ? p->ids.id : NULL,
+        oai_stream_role(o, &g->stream, i, r->return_token_ids ? p->ids.id : NULL,
                         (uint32_t)p->ids.n);
     }
-    deliver(g, &o);
+    send_events(g);
 }
 
 /* Whether what a choice has gathered should go out now. */
@@ -242,54 +243,52 @@ static bool is_due(const struct gen *g, const struct choice *c)
 {
     const struct oai_request *r = &g->prompts.req;
 
-    if (c->n_gathered < g->srv->opt.stream_interval)
+    if (c->n_gathered < g->room->cfg.served->stream_interval)
         return false;
     return c->text.n > 0 || r->return_token_ids || r->params.n_logprobs >= 0;
 }
 
-bool gen_reply_choice(struct gen *g, uint32_t i, bool flush)
+bool gen_reply_choice(struct gen *g, uint32_t i)
 {
     struct gen_choice *gc = &g->choice[i];
     struct choice *c = &gc->c;
     bool ended = c->finish != OAI_FINISH_NONE;
-    struct buf o = { 0 };
 
-    if (!g->streaming)
+    if (g->state != GEN_STREAM)
         return true;
-    if (!gc->opened && g->prompts.req.echo && (c->n_tokens > 0 || ended)) {
-        stream_echo(g, &o, i);
+    bool due = ended || is_due(g, c);
+    bool echo = !gc->opened && g->prompts.req.echo && (c->n_tokens > 0 || ended);
+    if (!due && !echo)
+        return true;
+    struct buf *o = begin_events(g);
+    if (echo) {
+        stream_echo(g, o, i);
         gc->opened = g->kind == OAI_CHAT || !g->prompts.req.return_token_ids;
     }
-    if (ended && g->kind == OAI_COMPLETION) {
-        stream_delta(g, &o, i, true);
-    } else if (ended) {
-        if (c->text.n > 0 || c->scores.n > 0 || c->n_ids > 0)
-            stream_delta(g, &o, i, false);
-        stream_delta(g, &o, i, true);
-    } else if (flush || is_due(g, c)) {
-        stream_delta(g, &o, i, false);
-    }
-    if (o.n == 0 && !o.failed)
-        return true;
-    return deliver(g, &o);
+    /* A chat's finish is an event of its own. */
+    if (ended && g->kind == OAI_CHAT && (c->text.n > 0 || c->scores.n > 0 || c->n_ids > 0))
+        stream_delta(g, o, i, false);
+    if (due)
+        stream_delta(g, o, i, ended);
+    return send_events(g);
 }
 
 static void end_stream(struct gen *g)
 {
-    struct buf o = { 0 };
-    struct exchange *x = g->x;
+    struct buf *o = begin_events(g);
 
     if (g->stream.include_usage || g->prompts.req.cache_report) {
         struct oai_usage u = usage_of(g);
         struct oai_cache_report c = report_of(g);
-        oai_stream_usage(&o, &g->stream, g->stream.include_usage ? &u : NULL,
+        oai_stream_usage(o, &g->stream, g->stream.include_usage ? &u : NULL,
                          g->prompts.req.cache_report ? &c : NULL);
     }
-    sse_done(&o);
-    if (!deliver(g, &o))
+    sse_done(o);
+    if (!send_events(g))
         return;
-    g->x = NULL;
-    reply_stream_end(x);
+    g->x->gone = NULL;
+    reply_stream_end(g->x);
+    gen_end(g, GEN_FINISHED);
 }
 
 /* ----------------------------------------------------------- whole reply */
@@ -318,13 +317,13 @@ static bool fill_choice(struct gen *g, uint32_t i, struct oai_choice *out, struc
     }
     if (ok && r->params.n_logprobs >= 0) {
         bool echo = r->echo && p->text;
-        ok = view_scores(g->srv, &part->scores, echo ? &gp->scores : NULL, &c->scores, p->ids.id[0],
-                         echo, (uint32_t)r->params.n_logprobs);
+        ok = view_scores(g->room->cfg.served, &part->scores, echo ? &gp->scores : NULL, &c->scores,
+                         p->ids.id[0], echo, (uint32_t)r->params.n_logprobs);
         out->logprobs = &part->scores.lp;
     }
     if (ok && r->prompt_logprobs >= 0) {
-        ok = view_scores(g->srv, &part->prompt_scores, &gp->scores, NULL, p->ids.id[0], true,
-                         (uint32_t)r->prompt_logprobs);
+        ok = view_scores(g->room->cfg.served, &part->prompt_scores, &gp->scores, NULL, p->ids.id[0],
+                         true, (uint32_t)r->prompt_logprobs);
         out->prompt_logprobs = &part->prompt_scores.lp;
     }
     if (r->return_token_ids) {
@@ -343,14 +342,13 @@ static void send_whole(struct gen *g)
     struct oai_identity id = identity_of(g);
     struct oai_usage usage = usage_of(g);
     struct oai_cache_report report = report_of(g);
-    struct buf o = { 0 };
-    struct exchange *x = g->x;
+    struct buf *o = begin_events(g);
     bool ok = choice && part;
 
     for (uint32_t i = 0; ok && i < g->n_choices; i++)
         ok = fill_choice(g, i, &choice[i], &part[i]);
     if (ok)
-        oai_write_reply(&o, &id, choice, g->n_choices, &usage,
+        oai_write_reply(o, &id, choice, g->n_choices, &usage,
                         g->prompts.req.cache_report ? &report : NULL);
     for (uint32_t i = 0; part && i < g->n_choices; i++) {
         free(part[i].scores.memory);
@@ -359,18 +357,48 @@ static void send_whole(struct gen *g)
     }
     free(part);
     free(choice);
+    o->failed |= !ok;
+    bool failed = o->failed;
+    g->status = failed ? 500 : 200;
+    g->x->gone = NULL;
     cache_headers(g);
-    g->x = NULL;
-    o.failed |= !ok;
-    g->status = o.failed ? 500 : 200;
-    reply_out(x, 200, CONTENT_JSON, &o);
-    buf_fini(&o);
+    reply_out(g->x, 200, CONTENT_JSON, o);
+    if (failed)
+        buf_fini(o);
+    gen_end(g, failed ? GEN_FAILED : GEN_FINISHED);
 }
 
 void gen_reply_end(struct gen *g)
 {
-    if (g->streaming)
+    if (g->state == GEN_STREAM)
         end_stream(g);
     else
         send_whole(g);
+}
+
+/* ------------------------------------------------------------------ error */
+
+/* What a stream ends with where there is no memory to write its own error. */
+static const char no_memory[] =
+    SSE_DATA "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
+             "\"code\":null}}" SSE_END SSE_DONE;
+
+void gen_reply_error(struct gen *g, const struct err *e)
+{
+    struct exchange *x = g->x;
+
+    x->gone = NULL; /* the exchange is ended here, however the client takes it */
+    if (g->state != GEN_STREAM) {
+        g->status = err_http_status(e->code);
+        reply_err(x, e);
+        return;
+    }
+    struct buf *o = begin_events(g);
+    oai_stream_error(o, e);
+    bool sent = o->failed ? reply_stream_data(x, no_memory, sizeof no_memory - 1)
+                          : reply_stream_data(x, o->p, o->n);
+    if (o->failed)
+        buf_fini(o);
+    if (sent)
+        reply_stream_end(x);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/drain.h"
+#include "server/base/clock.h"
 #include "server/generate/generate.h"
 #include "server/routes/routes.h"
 #include "server/http/query.h"
@@ -14,14 +14,29 @@
 
 static void on_gone(struct exchange *x, void *user)
 {
+    struct admin_ask *q = user;
+
     (void)x;
-    ((struct inquiry *)user)->x = NULL;
+    q->x = NULL;
+    if (q->job == NULL || q->job->state != JOB_WANTED)
+        return; /* with the engine, which answers soon */
+    job_cancel(q->job);
+    work_end(&q->srv->work);
 }
 
-struct inquiry *inquiry_new(struct srv *srv, struct exchange *x, enum engine_mail_kind kind,
-                            void (*answer)(struct inquiry *))
+static void on_answer(struct engine_mail *m)
 {
-    struct inquiry *q = srv->engine ? calloc(1, sizeof *q) : NULL;
+    struct admin_ask *q = m->owner;
+
+    if (q->x)
+        q->answer(q);
+    admin_ask_end(q);
+}
+
+struct admin_ask *admin_ask_new(struct srv *srv, struct exchange *x, enum engine_mail_kind kind,
+                                void (*answer)(struct admin_ask *))
+{
+    struct admin_ask *q = srv->engine ? calloc(1, sizeof *q) : NULL;
 
     if (q == NULL) {
         if (srv->engine == NULL)
@@ -33,44 +48,38 @@ struct inquiry *inquiry_new(struct srv *srv, struct exchange *x, enum engine_mai
     q->srv = srv;
     q->x = x;
     q->answer = answer;
-    q->m.head.kind = kind;
-    q->m.head.owner = q;
+    q->m.head = (struct engine_mail){ .kind = kind, .done = on_answer, .owner = q };
     x->gone = on_gone;
     x->user = q;
-    srv->n_jobs++;
+    work_begin(&srv->work);
     return q;
 }
 
-void inquiry_post(struct inquiry *q)
+void admin_ask_post(struct admin_ask *q)
 {
     engine_post(q->srv->engine, &q->m.head);
 }
 
-void inquiry_end(struct inquiry *q)
+void admin_ask_drop(struct admin_ask *q)
 {
-    struct srv *srv = q->srv;
-
     if (q->release)
         q->release(q);
     free(q);
-    srv->n_jobs--;
-    drain_check(srv);
 }
 
-void inquiry_fail(struct inquiry *q, const struct err *e)
+void admin_ask_end(struct admin_ask *q)
+{
+    struct work_count *work = &q->srv->work;
+
+    admin_ask_drop(q);
+    work_end(work);
+}
+
+void admin_ask_fail(struct admin_ask *q, const struct err *e)
 {
     if (q->x)
         reply_err(q->x, e);
-    inquiry_end(q);
-}
-
-void admin_answer(struct engine_mail *mail)
-{
-    struct inquiry *q = mail->owner;
-
-    if (q->x)
-        q->answer(q);
-    inquiry_end(q);
+    admin_ask_end(q);
 }
 
 /* ------------------------------------------------------------ JSON pieces */
@@ -95,7 +104,7 @@ void admin_open(struct buf *o, const char *key)
     BUF_LIT(o, "{");
 }
 
-void admin_reply(struct inquiry *q, struct buf *o)
+void admin_reply(struct admin_ask *q, struct buf *o)
 {
     reply_out(q->x, 200, CONTENT_JSON, o);
     buf_fini(o);
@@ -105,7 +114,7 @@ void admin_reply(struct inquiry *q, struct buf *o)
 
 static void put_blocks(struct buf *o, const struct srv *srv, const struct kvpool_stats *p)
 {
-    const struct kv_layout *lay = &model_describe(srv->model)->layout;
+    const struct kv_layout *lay = &srv->served.model->layout;
     static const char *const kinds[] = { "full", "window", "latent" };
 
     BUF_LIT(o, "\"blocks\":{");
@@ -167,9 +176,9 @@ static void put_requests(struct buf *o, const struct sched_stats *s)
     admin_put(o, "steps", s->steps);
 }
 
-static void put_pins(struct buf *o, const struct inquiry *q)
+static void put_pins(struct buf *o, const struct admin_ask *q)
 {
-    const struct engine_query *a = &q->m.query;
+    const struct engine_state *a = &q->m.state;
 
     admin_open(o, "pins");
     admin_put(o, "blocks", a->pool.n_pinned);
@@ -184,9 +193,9 @@ static void put_pins(struct buf *o, const struct inquiry *q)
     BUF_LIT(o, "]}");
 }
 
-static void answer_cache(struct inquiry *q)
+static void answer_cache(struct admin_ask *q)
 {
-    const struct engine_query *a = &q->m.query;
+    const struct engine_state *a = &q->m.state;
     struct buf o = { 0 };
 
     BUF_LIT(&o, "{");
@@ -206,30 +215,31 @@ static void answer_cache(struct inquiry *q)
     admin_reply(q, &o);
 }
 
-static void release_query(struct inquiry *q)
+static void release_state(struct admin_ask *q)
 {
-    free(q->m.query.live);
-    free(q->m.query.pins);
+    free(q->m.state.live);
+    free(q->m.state.pins);
 }
 
-static void query(struct srv *srv, struct exchange *x, bool live, void (*answer)(struct inquiry *))
+static void ask_state(struct srv *srv, struct exchange *x, bool live,
+                      void (*answer)(struct admin_ask *))
 {
-    struct inquiry *q = inquiry_new(srv, x, ENGINE_QUERY, answer);
+    struct admin_ask *q = admin_ask_new(srv, x, ENGINE_STATE, answer);
 
     if (q == NULL)
         return;
-    q->release = release_query;
-    q->m.query.want_live = live;
-    q->m.query.want_pins = !live;
-    inquiry_post(q);
+    q->release = release_state;
+    q->m.state.want_live = live;
+    q->m.state.want_pins = !live;
+    admin_ask_post(q);
 }
 
 void handle_cache(struct srv *srv, struct exchange *x)
 {
-    query(srv, x, false, answer_cache);
+    ask_state(srv, x, false, answer_cache);
 }
 
-static void answer_reset(struct inquiry *q)
+static void answer_reset(struct admin_ask *q)
 {
     const struct engine_reset *a = &q->m.reset;
     struct buf o = { 0 };
@@ -263,35 +273,35 @@ void handle_cache_reset(struct srv *srv, struct exchange *x)
 {
     uint64_t when = 0;
     const struct query_rule rules[] = { { "when", 0, 0, "now|idle", &when } };
-    struct inquiry *q;
+    struct admin_ask *q;
     struct err e;
 
     if (query_read(x->query, rules, 1, &e) != ERR_OK) {
         reply_err(x, &e);
         return;
     }
-    q = inquiry_new(srv, x, ENGINE_RESET, answer_reset);
+    q = admin_ask_new(srv, x, ENGINE_RESET, answer_reset);
     if (q == NULL)
         return;
     q->m.reset.when_idle = when == 1;
-    inquiry_post(q);
+    admin_ask_post(q);
 }
 
 /* --------------------------------------------------------------- requests */
 
 static void put_live(struct buf *o, const struct srv *srv, const struct sched_live *l)
 {
-    uint32_t prompt = 0;
-    const struct gen *g = gen_find(srv, l->id, &prompt);
+    struct gen_view g = { 0 };
+    bool live = gen_find(srv->gen, l->id, &g);
 
     BUF_LIT(o, "{\"id\":");
-    json_put_cstring(o, g ? g->id : NULL);
+    json_put_cstring(o, g.id);
     BUF_LIT(o, ",\"request_id\":");
-    json_put_cstring(o, g ? g->request_id : NULL);
+    json_put_cstring(o, g.request_id);
     BUF_LIT(o, ",\"phase\":");
     json_put_cstring(o,
                      l->running ? l->n_computed < l->n_prompt ? "prefill" : "decode" : "waiting");
-    admin_put(o, "prompt", prompt);
+    admin_put(o, "prompt", g.prompt);
     admin_put(o, "prompt_tokens", l->n_prompt);
     admin_put(o, "computed_tokens", l->n_computed);
     admin_put(o, "output_tokens", l->n_output);
@@ -302,13 +312,13 @@ static void put_live(struct buf *o, const struct srv *srv, const struct sched_li
     BUF_LIT(o, ",\"waited_seconds\":");
     json_put_double(o, (double)l->waited_us / 1e6);
     BUF_LIT(o, ",\"age_seconds\":");
-    json_put_double(o, g ? (double)(srv_now_us() - g->began_us) / 1e6 : 0);
+    json_put_double(o, live ? (double)(srv_now_us() - g.began_us) / 1e6 : 0);
     BUF_LIT(o, "}");
 }
 
-static void answer_requests(struct inquiry *q)
+static void answer_requests(struct admin_ask *q)
 {
-    const struct engine_query *a = &q->m.query;
+    const struct engine_state *a = &q->m.state;
     struct buf o = { 0 };
 
     BUF_LIT(&o, "{\"requests\":[");
@@ -326,7 +336,7 @@ static void answer_requests(struct inquiry *q)
 
 void handle_requests(struct srv *srv, struct exchange *x)
 {
-    query(srv, x, true, answer_requests);
+    ask_state(srv, x, true, answer_requests);
 }
 
 /* By our id, or by x-request-id (which clients may use twice: all of them). */
@@ -334,17 +344,9 @@ void handle_request_delete(struct srv *srv, struct exchange *x)
 {
     struct buf o = { 0 };
     struct err e;
-    uint32_t n = 0;
 
     err_set(&e, ERR_CONFLICT, "the request was cancelled by an operator");
-    for (struct gen *g = srv->gens, *next; g; g = next) {
-        next = g->next;
-        if (g->x == NULL ||
-            (strcmp(g->id, x->path_tail) != 0 && strcmp(g->request_id, x->path_tail) != 0))
-            continue;
-        n++;
-        gen_fail(g, &e, "cancelled");
-    }
+    uint32_t n = gen_cancel(srv->gen, x->path_tail, &e);
     if (n == 0) {
         err_set(&e, ERR_NOT_FOUND, "no live request has the id `%.150s`", x->path_tail);
         reply_err(x, &e);

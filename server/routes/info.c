@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "proto/openai/response.h"
+#include "server/base/clock.h"
 #include "server/http/http.h"
 #include "server/server.h"
 
@@ -15,7 +16,7 @@ static struct oai_model describe(const struct srv *srv, const char *name)
                                .owned_by = "quire",
                                .root = srv->opt.model,
                                .created = (int64_t)srv->created,
-                               .max_model_len = srv->max_model_len };
+                               .max_model_len = srv->served.max_model_len };
 }
 
 void handle_models(struct srv *srv, struct exchange *x)
@@ -71,7 +72,7 @@ static void reply_status(struct exchange *x, int status, const char *word, const
 /* Healthy: where the model computes, and why there. */
 static void reply_healthy(const struct srv *srv, struct exchange *x)
 {
-    const struct model_info *m = model_describe(srv->model);
+    const struct model_info *m = srv->served.model;
     struct buf o = { 0 };
 
     BUF_LIT(&o, "{\"status\":\"ok\",\"backend\":");

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "server/routes/admin.h"
+#include "server/base/clock.h"
 #include "server/generate/generate.h"
 #include "server/http/query.h"
 #include "server/http/http.h"
@@ -16,14 +17,14 @@ enum { PAGE = 1000, MOST_PAGE = 10000, STEPS = 64, MOST_STEPS = 65536 };
 
 static const char *const states[] = { "free", "cached", "resting", "held", "quarantined" };
 
-/* What a map's inquiry carries besides its mail. */
+/* What a map's ask carries besides its mail. */
 struct map {
     uint64_t state; /* 0: all, else enum kvpool_state + 1 */
     struct kvpool_block *block;
     struct engine_holders *holders;
 };
 
-static void release_map(struct inquiry *q)
+static void release_map(struct admin_ask *q)
 {
     struct map *map = q->more;
 
@@ -34,12 +35,12 @@ static void release_map(struct inquiry *q)
 
 static void put_request(struct buf *o, const struct srv *srv, req_id id, uint32_t choice)
 {
-    uint32_t prompt = 0;
-    const struct gen *g = gen_find(srv, id, &prompt);
+    struct gen_view g = { 0 };
 
+    gen_find(srv->gen, id, &g); /* all 0 for one that has ended */
     BUF_LIT(o, "{\"id\":");
-    json_put_cstring(o, g ? g->id : NULL);
-    admin_put(o, "prompt", prompt);
+    json_put_cstring(o, g.id);
+    admin_put(o, "prompt", g.prompt);
     admin_put(o, "choice", choice);
 }
 
@@ -74,7 +75,7 @@ static void put_block(struct buf *o, const struct srv *srv, uint32_t id,
     BUF_LIT(o, "]}");
 }
 
-static void answer_blocks(struct inquiry *q)
+static void answer_blocks(struct admin_ask *q)
 {
     const struct engine_blocks *a = &q->m.blocks;
     const struct map *map = q->more;
@@ -118,7 +119,7 @@ void handle_blocks(struct srv *srv, struct exchange *x)
         return;
     }
     struct map *map = calloc(1, sizeof *map);
-    struct inquiry *q = map ? inquiry_new(srv, x, ENGINE_BLOCKS, answer_blocks) : NULL;
+    struct admin_ask *q = map ? admin_ask_new(srv, x, ENGINE_BLOCKS, answer_blocks) : NULL;
     if (q == NULL) {
         if (map == NULL)
             reply_error(x, 500, NULL, "out of memory");
@@ -132,14 +133,14 @@ void handle_blocks(struct srv *srv, struct exchange *x)
     map->holders = calloc(limit, sizeof *map->holders);
     if (map->block == NULL || map->holders == NULL) {
         err_nomem(&e, "block map", limit * (sizeof *map->block + sizeof *map->holders));
-        inquiry_fail(q, &e);
+        admin_ask_fail(q, &e);
         return;
     }
     q->m.blocks.first = (uint32_t)offset;
     q->m.blocks.n = (uint32_t)limit;
     q->m.blocks.block = map->block;
     q->m.blocks.holders = map->holders;
-    inquiry_post(q);
+    admin_ask_post(q);
 }
 
 /* ------------------------------------------------------------------- steps */
@@ -212,7 +213,7 @@ static void put_step(struct buf *o, const struct srv *srv, const struct srv_step
     BUF_LIT(o, "}");
 }
 
-static void answer_steps(struct inquiry *q)
+static void answer_steps(struct admin_ask *q)
 {
     const struct engine_steps *a = &q->m.steps;
     struct buf o = { 0 };
@@ -234,7 +235,7 @@ static void answer_steps(struct inquiry *q)
     admin_reply(q, &o);
 }
 
-static void release_steps(struct inquiry *q)
+static void release_steps(struct admin_ask *q)
 {
     srv_steps_copy_fini(&q->m.steps.steps);
 }
@@ -246,18 +247,18 @@ void handle_steps(struct srv *srv, struct exchange *x)
         { "last", 1, MOST_STEPS, NULL, &last },
         { "rows", 0, 0, "no|yes", &rows },
     };
-    struct inquiry *q;
+    struct admin_ask *q;
     struct err e;
 
     if (query_read(x->query, rules, sizeof rules / sizeof *rules, &e) != ERR_OK) {
         reply_err(x, &e);
         return;
     }
-    q = inquiry_new(srv, x, ENGINE_STEPS, answer_steps);
+    q = admin_ask_new(srv, x, ENGINE_STEPS, answer_steps);
     if (q == NULL)
         return;
     q->release = release_steps;
     q->m.steps.n = (uint32_t)last;
     q->m.steps.with_rows = rows == 1;
-    inquiry_post(q);
+    admin_ask_post(q);
 }

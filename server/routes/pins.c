@@ -11,15 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/base/clock.h"
+#include "server/generate/prompt.h"
 #include "server/routes/admin.h"
 #include "server/generate/generate.h"
 #include "server/http/http.h"
 
 enum { DEFAULT_TTL = 3600, MOST_TTL = 30 * 24 * 3600, MOST_VALUES = 1 << 21 };
 
-/* What a pin's inquiry carries. */
+/* What a pin's ask carries while its body is read. */
 struct pin_job {
-    uv_work_t work;
+    struct job job;
+    struct admin_ask *ask;
     char *body;
     size_t n_body;
     enum err_code rc;
@@ -47,13 +50,13 @@ void admin_put_pin(struct buf *o, const struct srv_pin *pin)
     BUF_LIT(o, "}");
 }
 
-static void put_budget(struct buf *o, const struct inquiry *q)
+static void put_budget(struct buf *o, const struct admin_ask *q)
 {
     admin_put(o, "pinned_blocks", q->m.pin.pool.n_pinned);
     admin_put(o, "budget_blocks", q->srv->pin_budget);
 }
 
-static void answer_pin(struct inquiry *q)
+static void answer_pin(struct admin_ask *q)
 {
     const struct engine_pin *a = &q->m.pin;
     struct buf o = { 0 };
@@ -70,7 +73,7 @@ static void answer_pin(struct inquiry *q)
     admin_reply(q, &o);
 }
 
-static void answer_unpin(struct inquiry *q)
+static void answer_unpin(struct admin_ask *q)
 {
     const struct engine_pin *a = &q->m.pin;
     struct buf o = { 0 };
@@ -91,7 +94,7 @@ static void answer_unpin(struct inquiry *q)
 
 /* -------------------------------------------------------------------- pin */
 
-static void release_pin(struct inquiry *q)
+static void release_pin(struct admin_ask *q)
 {
     struct pin_job *j = q->more;
 
@@ -131,7 +134,7 @@ static enum err_code read_keys(struct pin_job *j, const struct json *body, bool 
     return ERR_OK;
 }
 
-static enum err_code read_body(struct pin_job *j, const struct srv *srv, struct err *e)
+static enum err_code read_body(struct pin_job *j, const struct served *served, struct err *e)
 {
     const char *body = j->body ? j->body : "";
     struct json_doc doc;
@@ -144,76 +147,58 @@ static enum err_code read_body(struct pin_job *j, const struct srv *srv, struct 
     json_doc_fini(&doc);
     if (rc != ERR_OK || j->request_id[0] != '\0')
         return rc;
-    rc = prompt_set_read(&j->prompts, srv, chat ? OAI_CHAT : OAI_COMPLETION, body, j->n_body, e);
+    rc = prompt_set_read(&j->prompts, served, chat ? OAI_CHAT : OAI_COMPLETION, body, j->n_body,
+                         &j->job, e);
     if (rc == ERR_OK && j->prompts.n != 1)
         rc = err_set_param(e, ERR_INVALID, "prompt", "prompt: found %u prompts, expected one",
                            j->prompts.n);
     return rc;
 }
 
-static void work(uv_work_t *w)
+static struct pin_job *job_of(struct job *j)
 {
-    struct inquiry *q = w->data;
-    struct pin_job *j = q->more;
-
-    j->rc = read_body(j, q->srv, &j->err);
+    return (struct pin_job *)((char *)j - offsetof(struct pin_job, job));
 }
 
-/* The prompt of a live request, as far as it is known here. */
-static enum err_code copy_live(struct pin_job *j, const struct srv *srv, struct kvpool_key *key,
-                               struct err *e)
+static void on_run(struct job *job)
 {
-    const struct gen *g = srv->gens;
+    struct pin_job *j = job_of(job);
 
-    while (g != NULL && (!g->accepted || (strcmp(g->id, j->request_id) != 0 &&
-                                          strcmp(g->request_id, j->request_id) != 0)))
-        g = g->next;
-    if (g == NULL)
-        return err_set_param(e, ERR_NOT_FOUND, "request_id",
-                             "request_id: no live request has the id `%.150s`", j->request_id);
-    if (g->prompts.n != 1)
-        return err_set_param(e, ERR_INVALID, "request_id",
-                             "request_id: found a request of %u prompts, expected one",
-                             g->prompts.n);
-    const struct token_list *from = &g->prompts.prompt[0].ids;
-    j->ids.id = malloc((from->n + 1) * sizeof *from->id);
-    if (j->ids.id == NULL)
-        return err_nomem(e, "prompt", from->n * sizeof *from->id);
-    memcpy(j->ids.id, from->id, from->n * sizeof *from->id);
-    j->ids.n = from->n;
-    key->salt = g->request[0].key.salt;
-    return ERR_OK;
+    j->rc = read_body(j, &j->ask->srv->served, &j->err);
 }
 
-static void on_read(uv_work_t *w, int status)
+static void on_read(struct job *job, bool cancelled)
 {
-    struct inquiry *q = w->data;
-    struct pin_job *j = q->more;
+    struct pin_job *j = job_of(job);
+    struct admin_ask *q = j->ask;
     struct engine_pin *m = &q->m.pin;
     const struct token_list *ids = &j->ids;
 
-    (void)status;
+    if (cancelled) {
+        admin_ask_drop(q);
+        return;
+    }
     if (j->rc == ERR_OK && j->request_id[0] != '\0') {
-        j->rc = copy_live(j, q->srv, &m->key, &j->err);
+        j->rc = gen_copy_prompt(q->srv->gen, j->request_id, &j->ids, &m->key.salt, &j->err);
     } else if (j->rc == ERR_OK) {
         ids = &j->prompts.prompt[0].ids;
-        m->key.salt = gen_salt(q->srv, &j->prompts.req.cache_salt);
+        m->key.salt = prompt_salt(&q->srv->served, &j->prompts.req.cache_salt);
     }
-    if (j->rc != ERR_OK || q->x == NULL) {
-        inquiry_fail(q, &j->err);
+    if (j->rc != ERR_OK) {
+        admin_ask_fail(q, &j->err);
         return;
     }
     m->verb = ENGINE_PIN_ADD;
     m->tokens = ids->id;
     m->n_tokens = (uint32_t)ids->n;
     m->ttl_us = (uint64_t)j->ttl * 1000000;
-    inquiry_post(q);
+    admin_ask_post(q);
 }
 
 void handle_pin(struct srv *srv, struct exchange *x)
 {
     struct pin_job *j = calloc(1, sizeof *j);
-    struct inquiry *q = j ? inquiry_new(srv, x, ENGINE_PIN, answer_pin) : NULL;
+    struct admin_ask *q = j ? admin_ask_new(srv, x, ENGINE_PIN, answer_pin) : NULL;
 
     if (q == NULL) {
         if (j == NULL)
@@ -223,12 +208,11 @@ void handle_pin(struct srv *srv, struct exchange *x)
     }
     q->more = j;
     q->release = release_pin;
+    q->job = &j->job;
+    j->ask = q;
     j->body = http_take_body(x, &j->n_body);
-    j->work.data = q;
-    if (uv_queue_work(&srv->loop, &j->work, work, on_read) != 0) {
-        err_set(&j->err, ERR_NOMEM, "no thread takes the request");
-        inquiry_fail(q, &j->err);
-    }
+    if (jobs_submit(&srv->jobs, &j->job, on_run, on_read, &j->err) != ERR_OK)
+        admin_ask_fail(q, &j->err);
 }
 
 /* ------------------------------------------------------------------ unpin */
@@ -274,7 +258,7 @@ static enum err_code read_unpin(const char *body, size_t n, uint64_t *number, st
 
 void handle_unpin(struct srv *srv, struct exchange *x)
 {
-    struct inquiry *q;
+    struct admin_ask *q;
     struct err e;
     uint64_t number = 0;
     size_t n;
@@ -286,25 +270,29 @@ void handle_unpin(struct srv *srv, struct exchange *x)
         reply_err(x, &e);
         return;
     }
-    q = inquiry_new(srv, x, ENGINE_PIN, answer_unpin);
+    q = admin_ask_new(srv, x, ENGINE_PIN, answer_unpin);
     if (q == NULL)
         return;
     q->m.pin.verb = ENGINE_PIN_REMOVE;
     q->m.pin.number = number;
-    inquiry_post(q);
+    admin_ask_post(q);
 }
 
 /* ----------------------------------------------------------------- expiry */
 
-static void on_expired(struct inquiry *q)
+/* Nobody waits for it: no client, no count. */
+static void on_expired(struct engine_mail *m)
 {
+    struct admin_ask *q = m->owner;
+
     q->srv->pins_expiring = false;
+    free(q);
 }
 
 void admin_tick(struct srv *srv)
 {
     struct engine_snapshot s;
-    struct inquiry *q;
+    struct admin_ask *q;
 
     if (srv->engine == NULL || srv->pin_budget == 0 || srv->pins_expiring)
         return;
@@ -314,10 +302,7 @@ void admin_tick(struct srv *srv)
         return;
     srv->pins_expiring = true;
     q->srv = srv;
-    q->release = on_expired;
-    q->m.head.kind = ENGINE_PIN;
-    q->m.head.owner = q;
+    q->m.head = (struct engine_mail){ .kind = ENGINE_PIN, .done = on_expired, .owner = q };
     q->m.pin.verb = ENGINE_PIN_EXPIRE;
-    srv->n_jobs++;
-    inquiry_post(q);
+    admin_ask_post(q);
 }

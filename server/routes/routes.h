@@ -7,35 +7,32 @@
 
 struct srv;
 
-/* generate.c */
+/* completions.c */
 void handle_completions(struct srv *srv, struct exchange *x);
 void handle_chat(struct srv *srv, struct exchange *x);
-/* handlers_text.c */
+/* text.c */
 void handle_tokenize(struct srv *srv, struct exchange *x);
 void handle_detokenize(struct srv *srv, struct exchange *x);
 void handle_apply_template(struct srv *srv, struct exchange *x);
-/* handlers_info.c */
+/* info.c */
 void handle_models(struct srv *srv, struct exchange *x);
 void handle_model(struct srv *srv, struct exchange *x);
 void handle_health(struct srv *srv, struct exchange *x);
 void handle_ready(struct srv *srv, struct exchange *x);
 void handle_version(struct srv *srv, struct exchange *x);
 void handle_metrics(struct srv *srv, struct exchange *x);
-/* handlers_admin.c */
+/* admin.c */
 void handle_cache(struct srv *srv, struct exchange *x);
 void handle_cache_reset(struct srv *srv, struct exchange *x);
 void handle_requests(struct srv *srv, struct exchange *x);
 void handle_request_delete(struct srv *srv, struct exchange *x);
-/* handlers_pins.c */
+/* pins.c */
 void handle_pin(struct srv *srv, struct exchange *x);
 void handle_unpin(struct srv *srv, struct exchange *x);
-/* handlers_map.c */
+/* map.c */
 void handle_blocks(struct srv *srv, struct exchange *x);
 void handle_steps(struct srv *srv, struct exchange *x);
 
-/* A question of theirs came back from the engine. */
-struct engine_mail;
-void admin_answer(struct engine_mail *mail);
 /* Pins expire while nothing else wakes the engine. Called every few seconds. */
 void admin_tick(struct srv *srv);
 

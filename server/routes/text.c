@@ -1,20 +1,20 @@
-/* text.c: /tokenize, /detokenize, /apply-template: text in, ids out
- * and back, without the engine.  The work is done on the pool; a job outlives a
- * client that leaves.  I/O thread except work(). */
+/* text.c: /tokenize, /detokenize, /apply-template: text in, ids out and back,
+ * without the engine.  The work is a job on the pool, cancelled when its client
+ * leaves.  I/O thread, but on_run and what it calls. */
 #include "server/routes/routes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/openai/response.h"
-#include "server/drain.h"
 #include "server/generate/prompt.h"
 #include "server/http/http.h"
+#include "server/server.h"
 
-struct job {
-    struct srv *srv;
-    struct exchange *x; /* NULL: the client is gone */
-    uv_work_t work;
+struct text_job {
+    struct job job;
+    const struct served *served;
+    struct exchange *x; /* until the job is cancelled */
     enum oai_kind kind;
     char *body;
     size_t n_body;
@@ -25,7 +25,7 @@ struct job {
 
 /* {count, max_model_len, tokens, token_strs}, strings as the vocabulary spells
  * them. */
-static enum err_code write_tokens(struct job *j, const struct prompt_set *s)
+static enum err_code write_tokens(struct text_job *j, const struct prompt_set *s)
 {
     const struct token_list *ids = &s->prompt[0].ids;
     struct oai_text *strs = NULL;
@@ -35,22 +35,22 @@ static enum err_code write_tokens(struct job *j, const struct prompt_set *s)
         if (strs == NULL)
             return err_nomem(&j->err, "token strings", ids->n * sizeof *strs);
         for (size_t i = 0; i < ids->n; i++) {
-            strs[i].s = tokenizer_spelling(j->srv->tokenizer, ids->id[i], &strs[i].n);
+            strs[i].s = tokenizer_spelling(j->served->tokenizer, ids->id[i], &strs[i].n);
             if (strs[i].s == NULL)
                 strs[i] = (struct oai_text){ "", 0 };
         }
     }
-    oai_write_tokenized(&j->out, ids->id, (uint32_t)ids->n, strs, j->srv->max_model_len);
+    oai_write_tokenized(&j->out, ids->id, (uint32_t)ids->n, strs, j->served->max_model_len);
     free(strs);
     return buf_check(&j->out, &j->err);
 }
 
-static enum err_code write_text(struct job *j, const struct oai_request *r)
+static enum err_code write_text(struct text_job *j, const struct oai_request *r)
 {
     char *text;
     size_t n;
     enum err_code rc =
-        tokenizer_decode(j->srv->tokenizer, r->tokens, r->n_tokens, false, &text, &n, &j->err);
+        tokenizer_decode(j->served->tokenizer, r->tokens, r->n_tokens, false, &text, &n, &j->err);
 
     if (rc != ERR_OK)
         return rc;
@@ -59,10 +59,10 @@ static enum err_code write_text(struct job *j, const struct oai_request *r)
     return buf_check(&j->out, &j->err);
 }
 
-static enum err_code write_chat(struct job *j, const struct oai_request *r)
+static enum err_code write_chat(struct text_job *j, const struct oai_request *r)
 {
     struct chat_rendered text = { 0 };
-    enum err_code rc = prompt_render(&text, j->srv, r, &j->err);
+    enum err_code rc = prompt_render(&text, j->served, r, &j->err);
 
     if (rc != ERR_OK)
         return rc;
@@ -71,12 +71,17 @@ static enum err_code write_chat(struct job *j, const struct oai_request *r)
     return buf_check(&j->out, &j->err);
 }
 
-static void work(uv_work_t *w)
+static struct text_job *job_of(struct job *j)
 {
-    struct job *j = w->data;
+    return (struct text_job *)((char *)j - offsetof(struct text_job, job));
+}
+
+static void on_run(struct job *job)
+{
+    struct text_job *j = job_of(job);
     struct prompt_set s;
 
-    j->rc = prompt_set_read(&s, j->srv, j->kind, j->body, j->n_body, &j->err);
+    j->rc = prompt_set_read(&s, j->served, j->kind, j->body, j->n_body, job, &j->err);
     if (j->rc != ERR_OK)
         return;
     j->rc = j->kind == OAI_TOKENIZE     ? write_tokens(j, &s)
@@ -85,55 +90,54 @@ static void work(uv_work_t *w)
     prompt_set_fini(&s);
 }
 
-static void on_done(uv_work_t *w, int status)
+static void destroy(struct text_job *j)
 {
-    struct job *j = w->data;
-    struct srv *srv = j->srv;
-
-    (void)status;
-    if (j->x && j->rc != ERR_OK)
-        reply_err(j->x, &j->err);
-    else if (j->x)
-        reply_out(j->x, 200, CONTENT_JSON, &j->out);
     buf_fini(&j->out);
     free(j->body);
     free(j);
-    srv->n_jobs--;
-    drain_check(srv);
+}
+
+static void on_done(struct job *job, bool cancelled)
+{
+    struct text_job *j = job_of(job);
+
+    if (!cancelled && j->rc != ERR_OK)
+        reply_err(j->x, &j->err);
+    else if (!cancelled)
+        reply_out(j->x, 200, CONTENT_JSON, &j->out);
+    destroy(j);
 }
 
 static void on_gone(struct exchange *x, void *user)
 {
     (void)x;
-    ((struct job *)user)->x = NULL;
+    job_cancel(&((struct text_job *)user)->job);
 }
 
 static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
 {
-    struct job *j = srv->phase == SRV_SERVING ? calloc(1, sizeof *j) : NULL;
+    const char *refusal = srv_phase_refusal(srv->phase);
+    struct text_job *j = refusal ? NULL : calloc(1, sizeof *j);
 
-    if (srv->phase != SRV_SERVING) {
-        reply_error(x, 503, NULL,
-                    srv->phase == SRV_LOADING ? "the model is still loading"
-                                              : "the server is shutting down");
+    if (refusal) {
+        reply_error(x, 503, NULL, refusal);
         return;
     }
     if (j == NULL) {
         reply_error(x, 500, NULL, "out of memory");
         return;
     }
-    j->srv = srv;
+    j->served = &srv->served;
     j->x = x;
     j->kind = kind;
     j->body = http_take_body(x, &j->n_body);
-    j->work.data = j;
+    if (jobs_submit(&srv->jobs, &j->job, on_run, on_done, &j->err) != ERR_OK) {
+        reply_err(x, &j->err);
+        destroy(j);
+        return;
+    }
     x->gone = on_gone;
     x->user = j;
-    srv->n_jobs++;
-    if (uv_queue_work(&srv->loop, &j->work, work, on_done) != 0) {
-        j->rc = err_set(&j->err, ERR_NOMEM, "no thread takes the request");
-        on_done(&j->work, 0);
-    }
 }
 
 void handle_tokenize(struct srv *srv, struct exchange *x)

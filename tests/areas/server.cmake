@@ -9,6 +9,8 @@ quire_test(metrics_test SOURCES unit/metrics_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(mailbox_test SOURCES unit/mailbox_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit threads)
+quire_test(jobs_test SOURCES unit/jobs_test.c
+  LIBRARIES test_support server_jobs quire::cmocka LABELS unit threads)
 quire_test(stops_test SOURCES unit/stops_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit property)
 quire_test(http_test SOURCES unit/http_test.c

@@ -78,6 +78,7 @@ struct world {
     uint32_t n_tokens, n_done[FINISH_ERROR + 1], n_answers;
     char message[ERR_MESSAGE_BYTES];
     enum err_code code;
+    uint64_t sent_us;
 };
 
 static bool overlap;
@@ -132,26 +133,35 @@ static void close_world(struct world *w)
     sem_destroy(&w->events);
 }
 
+/* A mail came back. */
+static void on_mail(struct engine_mail *m)
+{
+    ((struct world *)m->owner)->n_answers++;
+}
+
+#define MAIL(w, k) { .kind = (k), .done = on_mail, .owner = (w) }
+
+static void on_event(void *ctx, const struct sched_event *ev, uint64_t sent_us)
+{
+    struct world *w = ctx;
+
+    assert_true(sent_us >= w->sent_us);
+    w->sent_us = sent_us;
+    w->n_tokens += ev->kind == SCHED_TOKEN;
+    if (ev->kind != SCHED_DONE)
+        return;
+    w->n_done[ev->finish]++;
+    assert_int_equal(ev->why != NULL, ev->finish == FINISH_ERROR);
+    if (ev->why) {
+        w->code = ev->why->code;
+        strcpy(w->message, ev->why->message);
+    }
+}
+
 /* Take what the engine has sent so far. */
 static void take_events(struct world *w)
 {
-    for (struct engine_batch *b = engine_take(w->engine), *next; b; b = next) {
-        next = (struct engine_batch *)b->mail.next;
-        for (uint32_t i = 0; i < b->n; i++) {
-            const struct engine_event *ev = &b->event[i];
-            w->n_tokens += ev->kind == ENGINE_TOKEN;
-            w->n_answers += ev->kind == ENGINE_ANSWER;
-            if (ev->kind == ENGINE_DONE) {
-                w->n_done[ev->finish]++;
-                assert_int_equal(ev->code != ERR_OK, ev->finish == FINISH_ERROR);
-                if (ev->code != ERR_OK)
-                    w->code = ev->code;
-                if (b->text[ev->message])
-                    strcpy(w->message, b->text + ev->message);
-            }
-        }
-        engine_give_back(w->engine, b);
-    }
+    engine_dispatch(w->engine, &(struct engine_reader){ w, on_event });
 }
 
 static uint32_t all_done(const struct world *w)
@@ -194,17 +204,17 @@ static void post(struct world *w, struct engine_submit *m, const struct sched_re
 {
     struct err e = { 0 };
 
-    *m = (struct engine_submit){ .request = r, .n = n };
+    *m = (struct engine_submit){ .head = MAIL(w, ENGINE_SUBMIT), .request = r, .n = n };
     assert_ok(engine_post_submit(w->engine, m, &e), e);
 }
 
 /* The ledger is whole and nothing is held. */
 static void expect_idle(struct world *w)
 {
-    struct engine_query q;
+    struct engine_state q;
 
     for (int i = 0; i < 20; i++) { /* a step behind the last token ends by itself */
-        q = (struct engine_query){ .head = { .kind = ENGINE_QUERY } };
+        q = (struct engine_state){ .head = MAIL(w, ENGINE_STATE) };
         engine_post(w->engine, &q.head);
         await(w, w->n_answers + 1, 0);
         if (q.pool.n_resting == 0)
@@ -327,7 +337,7 @@ TEST(a_stuck_step_shows_and_a_cancel_comes_through_after_it)
     struct world w;
     struct engine_submit m;
     struct sched_request r = request(1, 400);
-    struct engine_cancel c = { .head = { .kind = ENGINE_CANCEL }, .id = 1, .choice = -1 };
+    struct engine_cancel c = { .head = MAIL(&w, ENGINE_CANCEL), .id = 1, .choice = -1 };
     struct engine_snapshot s;
 
     open_world(&w);
@@ -379,7 +389,7 @@ TEST(cancels_race_finishes)
         post(&w, &m[i], &r[i], 1);
         for (uint32_t k = 0; k < i % 3; k++)
             take_events(&w);
-        c[i] = (struct engine_cancel){ .head = { .kind = ENGINE_CANCEL },
+        c[i] = (struct engine_cancel){ .head = MAIL(&w, ENGINE_CANCEL),
                                        .id = i + 1,
                                        .choice = i % 2 ? -1 : 0 };
         engine_post(w.engine, &c[i].head);
@@ -401,20 +411,18 @@ static void ask_all(struct world *w, uint32_t round)
 {
     struct kvpool_block block[64];
     struct engine_holders holders[64] = { 0 };
-    struct engine_query q = { .head = { .kind = ENGINE_QUERY },
-                              .want_live = true,
-                              .want_pins = true };
+    struct engine_state q = { .head = MAIL(w, ENGINE_STATE), .want_live = true, .want_pins = true };
     struct engine_blocks b = {
-        .head = { .kind = ENGINE_BLOCKS }, .n = 64, .block = block, .holders = holders
+        .head = MAIL(w, ENGINE_BLOCKS), .n = 64, .block = block, .holders = holders
     };
-    struct engine_steps s = { .head = { .kind = ENGINE_STEPS }, .n = 10, .with_rows = true };
-    struct engine_pin add = { .head = { .kind = ENGINE_PIN },
+    struct engine_steps s = { .head = MAIL(w, ENGINE_STEPS), .n = 10, .with_rows = true };
+    struct engine_pin add = { .head = MAIL(w, ENGINE_PIN),
                               .verb = ENGINE_PIN_ADD,
                               .tokens = prompt,
                               .n_tokens = 40,
                               .ttl_us = round % 2 ? 1 : 60000000 };
-    struct engine_pin drop = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_REMOVE };
-    struct engine_reset r = { .head = { .kind = ENGINE_RESET }, .when_idle = round % 3 == 0 };
+    struct engine_pin drop = { .head = MAIL(w, ENGINE_PIN), .verb = ENGINE_PIN_REMOVE };
+    struct engine_reset r = { .head = MAIL(w, ENGINE_RESET), .when_idle = round % 3 == 0 };
 
     engine_post(w->engine, &add.head);
     engine_post(w->engine, &q.head);
@@ -447,8 +455,8 @@ TEST(operators_ask_beside_traffic)
     struct world w;
     struct engine_submit m[N];
     struct sched_request r[N];
-    struct engine_reset reset = { .head = { .kind = ENGINE_RESET } };
-    struct engine_pin drop = { .head = { .kind = ENGINE_PIN }, .verb = ENGINE_PIN_REMOVE };
+    struct engine_reset reset = { .head = MAIL(&w, ENGINE_RESET) };
+    struct engine_pin drop = { .head = MAIL(&w, ENGINE_PIN), .verb = ENGINE_PIN_REMOVE };
 
     open_world(&w);
     for (uint32_t i = 0; i < N; i++) {
@@ -474,8 +482,8 @@ TEST(a_deferred_reset_outlives_a_failed_step)
     struct world w;
     struct engine_submit m;
     struct sched_request r = request(1, 30);
-    struct engine_reset reset = { .head = { .kind = ENGINE_RESET }, .when_idle = true };
-    struct engine_steps s = { .head = { .kind = ENGINE_STEPS }, .n = 16 };
+    struct engine_reset reset = { .head = MAIL(&w, ENGINE_RESET), .when_idle = true };
+    struct engine_steps s = { .head = MAIL(&w, ENGINE_STEPS), .n = 16 };
     uint32_t failed = 0;
 
     open_world(&w);
@@ -493,7 +501,7 @@ TEST(a_deferred_reset_outlives_a_failed_step)
         failed += s.steps.step[i].state == STEP_FAILED;
     assert_int_equal(failed, 1);
     srv_steps_copy_fini(&s.steps);
-    struct engine_query q = { .head = { .kind = ENGINE_QUERY } };
+    struct engine_state q = { .head = MAIL(&w, ENGINE_STATE) };
     engine_post(w.engine, &q.head);
     await(&w, w.n_answers + 1, 0);
     assert_false(q.reset_waits);

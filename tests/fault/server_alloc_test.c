@@ -69,15 +69,17 @@ TEST(options)
 static enum err_code read_prompts(struct err *e)
 {
     static const char body[] = "{\"prompt\":[\"Once upon a time\",\"<|user|> é\"],\"echo\":true}";
-    static struct srv srv;
+    static const char *const names[] = { "m" };
+    static struct served served;
     struct prompt_set s;
     enum err_code rc;
 
-    srv.tokenizer = tok;
-    srv.max_model_len = 100;
-    srv.model_name = "m";
-    oai_defaults_init(&srv.defaults);
-    rc = prompt_set_read(&s, &srv, OAI_COMPLETION, body, sizeof body - 1, e);
+    served.tokenizer = tok;
+    served.max_model_len = 100;
+    served.name = names;
+    served.n_names = 1;
+    oai_defaults_init(&served.defaults);
+    rc = prompt_set_read(&s, &served, OAI_COMPLETION, body, sizeof body - 1, NULL, e);
     if (rc == ERR_OK)
         prompt_set_fini(&s);
     return rc;
@@ -104,7 +106,7 @@ static enum err_code run_choice(struct err *e)
     rc = choice_init(&c, &rules, e);
     if (rc == ERR_OK) {
         for (int32_t i = 0; rc == ERR_OK && i < 200; i++) {
-            struct choice_token t = { 300 + i, -1, 2, top, lp };
+            struct sampled t = { 300 + i, -1, 2, top, lp, false };
             rc = choice_push(&c, &t, e);
         }
         if (rc == ERR_OK)

@@ -58,7 +58,7 @@ static void tear_down(struct fixture *f)
 
 static void push(struct fixture *f, int32_t id)
 {
-    struct choice_token t = { .id = id };
+    struct sampled t = { .token = id };
     struct err e = { 0 };
 
     assert_ok(choice_push(&f->c, &t, &e), e);
