@@ -6,9 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/load/json_file.h"
+#include "proto/text/json.h"
 
-enum { INDEX_MAX_BYTES = 64 << 20, SHARDS_MAX = 4096, NAME_SHOWN = 200 };
+#define INDEX "model.safetensors.index.json"
+
+enum { INDEX_MAX_BYTES = 64 << 20, INDEX_MAX_VALUES = 4 << 20, SHARDS_MAX = 4096 };
+enum { NAME_SHOWN = 200 };
 
 struct entry {
     const struct st_tensor *tensor;
@@ -40,14 +43,24 @@ static int by_name(const void *a, const void *b)
     return order(x->tensor, y->tensor->name, y->tensor->n_name);
 }
 
+/* DIR/name, taken by the caller; NULL after err_nomem. */
+static char *path_of(const struct checkpoint *c, const char *name, struct err *e)
+{
+    struct buf path = { 0 };
+    size_t n;
+    buf_printf(&path, "%s/%s", c->dir, name);
+    char *p = buf_take(&path, &n);
+    if (p == NULL)
+        err_nomem(e, "path", strlen(c->dir) + strlen(name) + 2);
+    return p;
+}
+
 static enum err_code open_shard(struct checkpoint *c, const char *name, struct st_file **out,
                                 struct err *e)
 {
-    size_t n = strlen(c->dir) + strlen(name) + 2;
-    char *path = malloc(n);
+    char *path = path_of(c, name, e);
     if (path == NULL)
-        return err_nomem(e, "path", n);
-    snprintf(path, n, "%s/%s", c->dir, name);
+        return ERR_NOMEM;
     enum err_code rc = st_open(out, path, e);
     free(path);
     return rc;
@@ -57,8 +70,7 @@ static enum err_code add_shard(struct checkpoint *c, const char *name, struct sh
                                struct err *e)
 {
     if (c->n_shards == SHARDS_MAX)
-        return err_set(e, ERR_INVALID, "model.safetensors.index.json: more than %d shards",
-                       SHARDS_MAX);
+        return err_set(e, ERR_INVALID, INDEX ": more than %d shards", SHARDS_MAX);
     struct shard *grown = realloc(c->shard, (c->n_shards + 1) * sizeof *grown);
     if (grown == NULL)
         return err_nomem(e, "shard list", (c->n_shards + 1) * sizeof *grown);
@@ -108,82 +120,74 @@ static enum err_code find_shard(struct checkpoint *c, const char *name, struct s
     return add_shard(c, name, out, e);
 }
 
-static enum err_code add_indexed(struct checkpoint *c, const cJSON *item, struct err *e)
+/* The member of weight_map that puts tensor `name` into a file. */
+static enum err_code add_indexed(struct checkpoint *c, const struct json *name,
+                                 const struct json *file, struct err *e)
 {
-    if (!cJSON_IsString(item) || !is_plain(item->valuestring))
+    if (file->kind != JSON_STRING || strlen(file->u.string) != file->n || !is_plain(file->u.string))
         return err_set(e, ERR_INVALID,
-                       "model.safetensors.index.json: weight_map.%.*s: expected the name of a file "
-                       "in the model's directory",
-                       NAME_SHOWN, item->string);
+                       INDEX ": weight_map.%.*s: expected the name of a file "
+                             "in the model's directory",
+                       NAME_SHOWN, name->u.string);
     struct shard *s;
-    enum err_code rc = find_shard(c, item->valuestring, &s, e);
+    enum err_code rc = find_shard(c, file->u.string, &s, e);
     if (rc)
         return rc;
-    const struct st_tensor *t = st_find(s->file, item->string);
+    const struct st_tensor *t = st_find(s->file, name->u.string);
     if (t == NULL)
         return err_set(e, ERR_INVALID,
-                       "model.safetensors.index.json: tensor %.*s is said to be in %s, which does "
-                       "not hold it",
-                       NAME_SHOWN, item->string, s->name);
+                       INDEX ": tensor %.*s is said to be in %s, which does "
+                             "not hold it",
+                       NAME_SHOWN, name->u.string, s->name);
     c->entry[c->n++] = (struct entry){ .tensor = t };
     return ERR_OK;
 }
 
-static enum err_code check_duplicates(const struct checkpoint *c, struct err *e)
+static enum err_code open_indexed(struct checkpoint *c, const struct json *root, struct err *e)
 {
-    for (size_t i = 1; i < c->n; i++) {
-        if (by_name(&c->entry[i - 1], &c->entry[i]) == 0)
-            return err_set(e, ERR_INVALID,
-                           "model.safetensors.index.json: tensor %.*s is named twice",
-                           (int)c->entry[i].tensor->n_name, c->entry[i].tensor->name);
-    }
-    return ERR_OK;
-}
-
-static enum err_code open_indexed(struct checkpoint *c, const cJSON *root, struct err *e)
-{
-    struct json_object o = { root, "model.safetensors.index.json", "" };
-    const cJSON *map = NULL;
-    enum err_code rc = json_get_object(&o, "weight_map", &map, e);
-    if (rc)
-        return rc;
-    if (map == NULL)
-        return json_missing(&o, "weight_map", "an object from tensor name to file name", e);
-    size_t n = (size_t)cJSON_GetArraySize(map);
-    c->entry = calloc(n + 1, sizeof *c->entry);
+    const struct json *map = json_get(root, "weight_map");
+    if (map == NULL || map->kind != JSON_OBJECT)
+        return err_set(e, ERR_INVALID,
+                       INDEX ": weight_map is %s, expected an object from tensor name to file name",
+                       map == NULL ? "missing" : json_kind_name(map));
+    c->entry = calloc(map->n + 1u, sizeof *c->entry);
     if (c->entry == NULL)
-        return err_nomem(e, "tensor list", (n + 1) * sizeof *c->entry);
-    for (const cJSON *item = map->child; item != NULL; item = item->next) {
-        rc = add_indexed(c, item, e);
+        return err_nomem(e, "tensor list", (map->n + 1u) * sizeof *c->entry);
+    const struct json *name = json_first(map);
+    for (uint32_t i = 0; i < map->n; i++, name = json_next(name + 1)) {
+        enum err_code rc = add_indexed(c, name, name + 1, e);
         if (rc)
             return rc;
     }
     qsort(c->entry, c->n, sizeof *c->entry, by_name);
-    return check_duplicates(c, e);
+    return ERR_OK;
+}
+
+/* The shards that the index at path names. */
+static enum err_code read_index(struct checkpoint *c, const char *path, struct err *e)
+{
+    struct buf text = { 0 };
+    struct json_doc doc = { 0 };
+    enum err_code rc = buf_read_file(&text, path, INDEX_MAX_BYTES, e);
+    if (rc == ERR_NOT_FOUND)
+        rc = err_set(e, ERR_IO, "%s: holds neither model.safetensors nor " INDEX, c->dir);
+    if (!rc)
+        rc = json_parse_in_place(&doc, INDEX, text.p, text.n, INDEX_MAX_VALUES, e);
+    if (!rc)
+        rc = open_indexed(c, doc.value, e);
+    json_doc_fini(&doc);
+    buf_fini(&text);
+    return rc;
 }
 
 static enum err_code open_files(struct checkpoint *c, struct err *e)
 {
-    size_t n = strlen(c->dir) + sizeof "/model.safetensors";
-    char *path = malloc(n);
-    if (path == NULL)
-        return err_nomem(e, "path", n);
-    snprintf(path, n, "%s/model.safetensors", c->dir);
-    bool single = access(path, F_OK) == 0;
-    free(path);
-    if (single)
-        return open_single(c, e);
-    cJSON *root = NULL;
-    enum err_code rc =
-        json_file_read(&root, c->dir, "model.safetensors.index.json", INDEX_MAX_BYTES, e);
-    if (rc)
-        return rc;
-    if (root == NULL)
-        return err_set(e, ERR_IO,
-                       "%s: holds neither model.safetensors nor model.safetensors.index.json",
-                       c->dir);
-    rc = open_indexed(c, root, e);
-    cJSON_Delete(root);
+    char *single = path_of(c, "model.safetensors", e), *index = path_of(c, INDEX, e);
+    enum err_code rc = single && index ? ERR_OK : ERR_NOMEM;
+    if (!rc)
+        rc = access(single, F_OK) == 0 ? open_single(c, e) : read_index(c, index, e);
+    free(single);
+    free(index);
     return rc;
 }
 

@@ -8,7 +8,7 @@
 
 #include "model/load/rope.h"
 #include "model/load/families.h"
-#include "model/load/json_file.h"
+#include "proto/text/json_file.h"
 #include "proto/try.h"
 
 enum { CONFIG_MAX_BYTES = 4 << 20, DIM_MAX = 1 << 20, VOCAB_MAX = 1 << 24 };

@@ -4,7 +4,7 @@
 #define MODEL_LOAD_ROPE_H
 
 #include "model/load/config.h"
-#include "model/load/json_file.h"
+#include "proto/text/json_file.h"
 
 /* Fill c->rope[] from rope_parameters, or from rope_theta, rope_scaling,
  * rope_local_base_freq and partial_rotary_factor; and DeepSeek's correction of

@@ -1,23 +1,29 @@
 /* safetensors.c: see safetensors.h.
  *
- * The header is read by a parser of exactly the JSON that the format allows:
- * an object of tensor objects and one object of strings.  It does not recurse,
- * and allocates one entry per tensor that it has read completely. */
+ * The header is a JSON document (proto/text/json.h) of exactly what the format
+ * allows: an object of tensor objects and one object of strings.  It is read
+ * from a copy of its own, in which the tensors' names stay. */
 #include "model/load/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "proto/utf8.h"
+#include "proto/text/json.h"
+#include "proto/try.h"
 
 /* The reference implementation's cap. */
-enum { HEADER_MAX_BYTES = 100000000 };
+enum { HEADER_MAX_BYTES = 100000000, NAME_MAX_BYTES = 1024 };
+/* The densest header, of metadata with names and values of one letter, has a value in 4 bytes. */
+enum { HEADER_BYTES_A_VALUE = 4, HEADER_MORE_VALUES = 64 };
+/* Its name, an object of three keys, a dtype and two lists, one of two numbers. */
+enum { VALUES_A_TENSOR = 10 };
 
 struct st_file {
     const char *name; /* in messages; borrowed for bytes, owned for files */
@@ -25,8 +31,9 @@ struct st_file {
     const unsigned char *map;
     size_t n_map;
     bool mapped;
+    char *header;             /* owned: the tensors' names lie in it */
     struct st_tensor *tensor; /* owned */
-    size_t n, cap;
+    size_t n;
 };
 
 static const struct {
@@ -53,277 +60,187 @@ uint32_t st_dtype_bytes(enum st_dtype d)
     return dtypes[d].bytes;
 }
 
-/* ---- the header's grammar ---- */
+/* ---- the header ---- */
 
-struct cursor {
-    const unsigned char *p, *end, *begin;
-    const char *file;
+/* What reading one header works with. */
+struct reading {
+    struct st_file *f;
+    const unsigned char *data; /* behind the header */
+    uint64_t n_data;
     struct err *e;
 };
 
-struct text {
-    const char *p;
-    size_t n;
-};
-
-static enum err_code bad(struct cursor *c, const char *expected)
+/* ERR_INVALID: what tensor t has at key is not what is expected. */
+static enum err_code wrong(const struct reading *r, const struct st_tensor *t, const char *key,
+                           const struct json *v, const char *expected)
 {
-    return err_set(c->e, ERR_INVALID, "%s: header byte %zu: expected %s", c->file,
-                   (size_t)(c->p - c->begin), expected);
+    char shown[JSON_SHOW_BYTES];
+    return err_set(r->e, ERR_INVALID, "%s: tensor %.*s: %s: found %s, expected %s", r->f->name,
+                   (int)t->n_name, t->name, key, v ? json_show(v, shown) : "nothing", expected);
 }
 
-static void skip_space(struct cursor *c)
+static bool as_uint(const struct json *v, uint64_t *out)
 {
-    while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r'))
-        c->p++;
-}
-
-static bool take(struct cursor *c, char ch)
-{
-    skip_space(c);
-    if (c->p == c->end || *c->p != (unsigned char)ch)
+    *out = v->kind == JSON_INT ? (uint64_t)v->u.integer : 0;
+    if (v->kind == JSON_INT)
+        return v->u.integer >= 0;
+    if (v->kind != JSON_BIGINT || v->u.digits[0] == '-')
         return false;
-    c->p++;
+    for (uint32_t i = 0; i < v->n; i++) {
+        unsigned d = (unsigned)(v->u.digits[i] - '0');
+        if (*out > (UINT64_MAX - d) / 10)
+            return false;
+        *out = *out * 10 + d;
+    }
     return true;
 }
 
-/* A JSON string; *escaped tells whether it holds a backslash. */
-static enum err_code read_string(struct cursor *c, struct text *out, bool *escaped)
+/* The list at key: at most max numbers. */
+static enum err_code read_numbers(const struct reading *r, const struct st_tensor *t,
+                                  const char *key, const struct json *list, uint32_t max,
+                                  uint64_t *out, uint32_t *n)
 {
-    if (!take(c, '"'))
-        return bad(c, "a string");
-    out->p = (const char *)c->p;
-    *escaped = false;
-    while (c->p < c->end && *c->p != '"') {
-        if (*c->p < 0x20)
-            return bad(c, "no control character inside a string");
-        if (*c->p == '\\') {
-            *escaped = true;
-            c->p++;
-            if (c->p == c->end)
-                break;
-        }
-        c->p++;
-    }
-    if (c->p >= c->end)
-        return bad(c, "the end of the string");
-    out->n = (size_t)((const char *)c->p - out->p);
-    c->p++;
+    if (list == NULL || list->kind != JSON_ARRAY || list->n > max)
+        return wrong(r, t, key, list, max == 2 ? "two integers" : "a list of at most 8 integers");
+    const struct json *v = json_first(list);
+    for (uint32_t i = 0; i < list->n; i++, v = json_next(v))
+        if (!as_uint(v, &out[i]))
+            return wrong(r, t, key, v, "a non-negative integer below 2^64");
+    *n = list->n;
     return ERR_OK;
 }
 
-static enum err_code read_uint(struct cursor *c, uint64_t *out)
+static enum err_code read_dtype(const struct reading *r, struct st_tensor *t, const struct json *v)
 {
-    skip_space(c);
-    const unsigned char *start = c->p;
-    uint64_t v = 0;
-    while (c->p < c->end && *c->p >= '0' && *c->p <= '9') {
-        unsigned d = *c->p - '0';
-        if (v > (UINT64_MAX - d) / 10)
-            return bad(c, "a number below 2^64");
-        v = v * 10 + d;
-        c->p++;
-    }
-    if (c->p == start || (c->p - start > 1 && *start == '0'))
-        return bad(c, "a non-negative integer");
-    *out = v;
-    return ERR_OK;
-}
-
-/* [a, b, ...]: at most max numbers; the rest is an error. */
-static enum err_code read_numbers(struct cursor *c, uint64_t *out, uint32_t max, uint32_t *n)
-{
-    *n = 0;
-    if (!take(c, '['))
-        return bad(c, "a list of integers");
-    if (take(c, ']'))
-        return ERR_OK;
-    do {
-        if (*n == max)
-            return bad(c, "fewer numbers in this list");
-        enum err_code rc = read_uint(c, &out[(*n)++]);
-        if (rc)
-            return rc;
-    } while (take(c, ','));
-    return take(c, ']') ? ERR_OK : bad(c, "',' or ']'");
-}
-
-static bool text_is(struct text t, const char *s)
-{
-    return t.n == strlen(s) && memcmp(t.p, s, t.n) == 0;
-}
-
-static enum err_code read_metadata(struct cursor *c)
-{
-    struct text t;
-    bool escaped;
-    if (!take(c, '{'))
-        return bad(c, "an object of strings as __metadata__");
-    if (take(c, '}'))
-        return ERR_OK;
-    do {
-        enum err_code rc = read_string(c, &t, &escaped);
-        if (rc)
-            return rc;
-        if (!take(c, ':'))
-            return bad(c, "':'");
-        rc = read_string(c, &t, &escaped);
-        if (rc)
-            return rc;
-    } while (take(c, ','));
-    return take(c, '}') ? ERR_OK : bad(c, "',' or '}'");
-}
-
-static enum err_code read_dtype(struct cursor *c, const struct st_tensor *t, enum st_dtype *out)
-{
-    struct text s;
-    bool escaped;
-    enum err_code rc = read_string(c, &s, &escaped);
-    if (rc)
-        return rc;
     for (int d = 0; d < ST_DTYPES; d++) {
-        if (text_is(s, dtypes[d].name)) {
-            *out = (enum st_dtype)d;
+        if (json_string_is(v, dtypes[d].name)) {
+            t->dtype = (enum st_dtype)d;
             return ERR_OK;
         }
     }
-    return err_set(c->e, ERR_INVALID, "%s: tensor %.*s: dtype \"%.*s\" is not known", c->file,
-                   (int)t->n_name, t->name, (int)(s.n < 32 ? s.n : 32), s.p);
+    if (v == NULL || v->kind != JSON_STRING)
+        return wrong(r, t, "dtype", v, "a string");
+    return err_set(r->e, ERR_INVALID, "%s: tensor %.*s: dtype \"%.*s\" is not known", r->f->name,
+                   (int)t->n_name, t->name, (int)(v->n < 32 ? v->n : 32), v->u.string);
 }
 
-/* {"dtype":..., "shape":[...], "data_offsets":[a, b]} in any order, each once. */
-static enum err_code read_entry(struct cursor *c, struct st_tensor *t, uint64_t off[2])
+static enum err_code check_size(const struct reading *r, struct st_tensor *t)
 {
-    enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
-    unsigned seen = 0;
-    if (!take(c, '{'))
-        return bad(c, "'{'");
-    do {
-        struct text key;
-        bool escaped;
-        uint32_t n = 0;
-        enum err_code rc = read_string(c, &key, &escaped);
-        if (rc)
-            return rc;
-        if (!take(c, ':'))
-            return bad(c, "':'");
-        unsigned bit = text_is(key, "dtype")          ? DTYPE
-                       : text_is(key, "shape")        ? SHAPE
-                       : text_is(key, "data_offsets") ? OFFSETS
-                                                      : 0;
-        if (bit == 0 || (seen & bit) != 0)
-            return bad(c, "dtype, shape and data_offsets, each once");
-        seen |= bit;
-        if (bit == DTYPE)
-            rc = read_dtype(c, t, &t->dtype);
-        else if (bit == SHAPE)
-            rc = read_numbers(c, t->shape, ST_MAX_DIMS, &t->n_dims);
-        else
-            rc = read_numbers(c, off, 2, &n);
-        if (rc)
-            return rc;
-        if (bit == OFFSETS && n != 2)
-            return bad(c, "two data_offsets");
-    } while (take(c, ','));
-    if (!take(c, '}'))
-        return bad(c, "',' or '}'");
-    return seen == (DTYPE | SHAPE | OFFSETS) ? ERR_OK : bad(c, "dtype, shape and data_offsets");
-}
-
-/* ---- meaning ---- */
-
-static enum err_code check_entry(struct cursor *c, struct st_tensor *t, const uint64_t off[2],
-                                 uint64_t n_data)
-{
+    const char *what = NULL;
     t->n_elements = 1;
-    for (uint32_t i = 0; i < t->n_dims; i++) {
+    for (uint32_t i = 0; i < t->n_dims && what == NULL; i++) {
         if (t->shape[i] != 0 && t->n_elements > (uint64_t)INT64_MAX / t->shape[i])
-            return err_set(c->e, ERR_INVALID, "%s: tensor %.*s: its shape overflows 2^63", c->file,
-                           (int)t->n_name, t->name);
-        t->n_elements *= t->shape[i];
+            what = "shape";
+        else
+            t->n_elements *= t->shape[i];
     }
-    if (t->n_elements > (uint64_t)INT64_MAX / dtypes[t->dtype].bytes)
-        return err_set(c->e, ERR_INVALID, "%s: tensor %.*s: its size overflows 2^63", c->file,
-                       (int)t->n_name, t->name);
+    if (what == NULL && t->n_elements > (uint64_t)INT64_MAX / dtypes[t->dtype].bytes)
+        what = "size";
+    if (what != NULL)
+        return err_set(r->e, ERR_INVALID, "%s: tensor %.*s: its %s overflows 2^63", r->f->name,
+                       (int)t->n_name, t->name, what);
     t->n_bytes = t->n_elements * dtypes[t->dtype].bytes;
-    if (off[0] > off[1] || off[1] > n_data)
-        return err_set(c->e, ERR_INVALID,
+    return ERR_OK;
+}
+
+static enum err_code check_offsets(const struct reading *r, const struct st_tensor *t,
+                                   const uint64_t off[2])
+{
+    if (off[0] > off[1] || off[1] > r->n_data)
+        return err_set(r->e, ERR_INVALID,
                        "%s: tensor %.*s: data_offsets [%llu, %llu], expected ascending and at most "
                        "%llu (the data's size)",
-                       c->file, (int)t->n_name, t->name, (unsigned long long)off[0],
-                       (unsigned long long)off[1], (unsigned long long)n_data);
+                       r->f->name, (int)t->n_name, t->name, (unsigned long long)off[0],
+                       (unsigned long long)off[1], (unsigned long long)r->n_data);
     if (off[1] - off[0] != t->n_bytes)
-        return err_set(c->e, ERR_INVALID,
+        return err_set(r->e, ERR_INVALID,
                        "%s: tensor %.*s: data_offsets span %llu bytes, its shape and dtype %s "
                        "need %llu",
-                       c->file, (int)t->n_name, t->name, (unsigned long long)(off[1] - off[0]),
+                       r->f->name, (int)t->n_name, t->name, (unsigned long long)(off[1] - off[0]),
                        dtypes[t->dtype].name, (unsigned long long)t->n_bytes);
     return ERR_OK;
 }
 
-static enum err_code push(struct st_file *f, const struct st_tensor *t, struct err *e)
+/* {"dtype":..., "shape":[...], "data_offsets":[a, b]} in any order. */
+static enum err_code read_tensor(const struct reading *r, const struct json *name,
+                                 const struct json *v)
 {
-    if (f->n == f->cap) {
-        size_t cap = f->cap ? f->cap * 2 : 64;
-        struct st_tensor *grown = realloc(f->tensor, cap * sizeof *grown);
-        if (grown == NULL)
-            return err_nomem(e, "safetensors tensor list", cap * sizeof *grown);
-        f->tensor = grown;
-        f->cap = cap;
-    }
-    f->tensor[f->n++] = *t;
+    struct st_tensor *t = &r->f->tensor[r->f->n];
+    uint64_t off[2] = { 0, 0 };
+    uint32_t n = 0;
+    *t = (struct st_tensor){ .name = name->u.string, .n_name = name->n };
+    if (v->kind != JSON_OBJECT)
+        return wrong(r, t, "entry", v, "an object");
+    const struct json *dtype = json_get(v, "dtype"), *shape = json_get(v, "shape");
+    const struct json *offsets = json_get(v, "data_offsets");
+    if (v->n != 3 || !dtype || !shape || !offsets)
+        return wrong(r, t, "entry", v, "dtype, shape and data_offsets");
+    TRY(read_dtype(r, t, dtype));
+    TRY(read_numbers(r, t, "shape", shape, ST_MAX_DIMS, t->shape, &t->n_dims));
+    TRY(read_numbers(r, t, "data_offsets", offsets, 2, off, &n));
+    if (n != 2)
+        return wrong(r, t, "data_offsets", offsets, "two integers");
+    TRY(check_size(r, t));
+    TRY(check_offsets(r, t, off));
+    t->data = r->data + off[0];
+    r->f->n++;
     return ERR_OK;
 }
 
-static enum err_code read_tensor(struct st_file *f, struct cursor *c, struct text name,
-                                 const unsigned char *data, uint64_t n_data)
+static enum err_code check_metadata(const struct reading *r, const struct json *v)
 {
-    struct st_tensor t = { .name = name.p, .n_name = (uint32_t)name.n };
-    uint64_t off[2] = { 0, 0 };
-    enum err_code rc = read_entry(c, &t, off);
-    if (rc)
-        return rc;
-    rc = check_entry(c, &t, off, n_data);
-    if (rc)
-        return rc;
-    t.data = data + off[0];
-    return push(f, &t, c->e);
+    bool good = v->kind == JSON_OBJECT;
+    const struct json *key = json_first(v);
+    for (uint32_t i = 0; good && i < v->n; i++, key = json_next(key + 1))
+        good = key[1].kind == JSON_STRING;
+    if (good)
+        return ERR_OK;
+    return err_set(r->e, ERR_INVALID, "%s: __metadata__: expected an object of strings",
+                   r->f->name);
 }
 
-static enum err_code read_header(struct st_file *f, struct cursor *c, const unsigned char *data,
-                                 uint64_t n_data)
+static enum err_code read_entries(const struct reading *r, const struct json *root)
 {
-    bool metadata = false;
-    if (!take(c, '{'))
-        return bad(c, "'{'");
-    if (take(c, '}'))
-        goto end;
-    do {
-        struct text name;
-        bool escaped;
-        enum err_code rc = read_string(c, &name, &escaped);
-        if (rc)
-            return rc;
-        if (escaped || name.n == 0 || name.n > 1024)
-            return bad(c, "a tensor name of 1 to 1024 bytes without escapes");
-        if (!take(c, ':'))
-            return bad(c, "':'");
-        if (text_is(name, "__metadata__")) {
-            if (metadata)
-                return bad(c, "__metadata__ once");
-            metadata = true;
-            rc = read_metadata(c);
-        } else {
-            rc = read_tensor(f, c, name, data, n_data);
-        }
-        if (rc)
-            return rc;
-    } while (take(c, ','));
-    if (!take(c, '}'))
-        return bad(c, "',' or '}'");
-end:
-    skip_space(c);
-    return c->p == c->end ? ERR_OK : bad(c, "nothing after the header's object");
+    char shown[JSON_SHOW_BYTES];
+    if (root->kind != JSON_OBJECT)
+        return err_set(r->e, ERR_INVALID, "%s: header: found %s, expected an object", r->f->name,
+                       json_show(root, shown));
+    size_t most = json_span(root) / VALUES_A_TENSOR + 1;
+    r->f->tensor = malloc(most * sizeof *r->f->tensor);
+    if (r->f->tensor == NULL)
+        return err_nomem(r->e, "safetensors tensor list", most * sizeof *r->f->tensor);
+    const struct json *name = json_first(root);
+    for (uint32_t i = 0; i < root->n; i++, name = json_next(name + 1)) {
+        if (name->n == 0 || name->n > NAME_MAX_BYTES || memchr(name->u.string, 0, name->n))
+            return err_set(r->e, ERR_INVALID,
+                           "%s: header: found %s, expected a tensor name of 1 to %d bytes "
+                           "without NUL",
+                           r->f->name, json_show(name, shown), NAME_MAX_BYTES);
+        TRY(json_string_is(name, "__metadata__") ? check_metadata(r, name + 1)
+                                                 : read_tensor(r, name, name + 1));
+    }
+    return ERR_OK;
+}
+
+static enum err_code read_header(const struct reading *r, size_t n)
+{
+    struct json_doc doc;
+    char what[ERR_MESSAGE_BYTES];
+    snprintf(what, sizeof what, "%s: header", r->f->name);
+    r->f->header = malloc(n + 1);
+    if (r->f->header == NULL)
+        return err_nomem(r->e, what, n + 1);
+    memcpy(r->f->header, r->f->map + 8, n);
+    enum err_code rc = json_parse_in_place(&doc, what, r->f->header, n,
+                                           n / HEADER_BYTES_A_VALUE + HEADER_MORE_VALUES, r->e);
+    if (rc == ERR_LIMIT)
+        return err_set(r->e, ERR_INVALID, "%s: more JSON values than tensors need in %zu bytes",
+                       what, n);
+    if (rc)
+        return rc;
+    rc = read_entries(r, doc.value);
+    json_doc_fini(&doc);
+    return rc;
 }
 
 static int compare_names(const char *a, size_t na, const char *b, size_t nb)
@@ -369,12 +286,6 @@ static enum err_code check_tiling(struct st_file *f, const unsigned char *data, 
                        f->name, (unsigned long long)at, (unsigned long long)n_data);
     if (f->n > 1)
         qsort(f->tensor, f->n, sizeof *f->tensor, by_name);
-    for (size_t i = 1; i < f->n; i++) {
-        const struct st_tensor *t = &f->tensor[i];
-        if (by_name(t - 1, t) == 0)
-            return err_set(e, ERR_INVALID, "%s: tensor %.*s: named twice", f->name, (int)t->n_name,
-                           t->name);
-    }
     return ERR_OK;
 }
 
@@ -392,16 +303,10 @@ static enum err_code parse(struct st_file *f, struct err *e)
     if (n_header > f->n_map - 8)
         return err_set(e, ERR_INVALID, "%s: header of %llu bytes in a file of %zu", f->name,
                        (unsigned long long)n_header, f->n_map);
-    struct cursor c = {
-        .p = f->map + 8, .end = f->map + 8 + n_header, .begin = f->map + 8, .file = f->name, .e = e
-    };
-    const unsigned char *data = c.end;
+    const unsigned char *data = f->map + 8 + n_header;
     uint64_t n_data = f->n_map - 8 - n_header;
-    if (!utf8_is_valid((const char *)c.p, n_header))
-        return err_set(e, ERR_INVALID, "%s: the header is not valid UTF-8", f->name);
-    enum err_code rc = read_header(f, &c, data, n_data);
-    if (rc)
-        return rc;
+    const struct reading r = { .f = f, .data = data, .n_data = n_data, .e = e };
+    TRY(read_header(&r, n_header));
     return check_tiling(f, data, n_data, e);
 }
 
@@ -484,6 +389,7 @@ void st_close(struct st_file *f)
     if (f->mapped)
         munmap((void *)f->map, f->n_map);
     free(f->tensor);
+    free(f->header);
     free(f->owned_name);
     free(f);
 }

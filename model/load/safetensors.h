@@ -35,7 +35,7 @@ enum st_dtype {
 enum { ST_MAX_DIMS = 8 };
 
 struct st_tensor {
-    const char *name; /* borrowed from the file's mapping: n_name bytes, no NUL */
+    const char *name; /* borrowed until close: n_name bytes and a NUL */
     uint32_t n_name;
     enum st_dtype dtype;
     uint32_t n_dims;

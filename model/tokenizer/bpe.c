@@ -114,21 +114,21 @@ static enum err_code affixed(struct tk_work *w, struct symbols *y, const char *s
                              bool first, bool last)
 {
     const struct tk_bpe *b = &w->t->bpe;
-    struct tk_text *x = &w->spare;
+    struct buf *x = &w->spare;
     enum err_code rc = ERR_OK;
     x->n = 0;
     if (!first && b->prefix)
-        rc = tk_text_add(x, b->prefix, strlen(b->prefix), w->e);
+        rc = buf_add(x, b->prefix, strlen(b->prefix), w->e);
     if (!rc)
-        rc = tk_text_add(x, s, n, w->e);
+        rc = buf_add(x, s, n, w->e);
     if (!rc && last && b->suffix)
-        rc = tk_text_add(x, b->suffix, strlen(b->suffix), w->e);
+        rc = buf_add(x, b->suffix, strlen(b->suffix), w->e);
     if (rc)
         return rc;
-    int32_t id = tk_vocab_find(&w->t->vocab, x->s, x->n);
+    int32_t id = tk_vocab_find(&w->t->vocab, x->p, x->n);
     if (id >= 0)
         known(y, id);
-    else if (!b->byte_fallback || !fall_back(b, y, x->s, x->n))
+    else if (!b->byte_fallback || !fall_back(b, y, x->p, x->n))
         unknown(b, y);
     return ERR_OK;
 }
@@ -334,7 +334,7 @@ static enum err_code is_whole(struct tk_work *w, int32_t id, bool *yes)
         int32_t few[SHORT + 1];
         const int32_t *ids;
         size_t n;
-        enum err_code rc = merge(w, v->blob.s + v->form_at[id], v->form_len[id], few, &ids, &n);
+        enum err_code rc = merge(w, v->blob.p + v->form_at[id], v->form_len[id], few, &ids, &n);
         if (rc)
             return rc;
         f = n == 1 && ids[0] == id ? 1 : 2;
@@ -454,7 +454,7 @@ static bool is_byte_token(const struct tk_bpe *b, int32_t id)
 /* Merge number k.  x is scratch: left, right and joined form, one after
  * another. */
 static enum err_code load_merge(struct tokenizer *t, const struct json *m, uint32_t k,
-                                struct tk_text *x, struct err *e)
+                                struct buf *x, struct err *e)
 {
     struct tk_bpe *b = &t->bpe;
     const char *part[2] = { NULL };
@@ -463,16 +463,16 @@ static enum err_code load_merge(struct tokenizer *t, const struct json *m, uint3
     if (rc)
         return rc;
     x->n = 0;
-    rc = tk_text_reserve(x, 2 * (len[0] + len[1]), e);
+    rc = buf_reserve(x, 2 * (len[0] + len[1]), e);
     if (rc)
         return rc;
     for (int p = 0; p < 2; p++) {
         size_t n = len[p];
         if (!b->raw)
-            memcpy(x->s + x->n, part[p], n);
-        else if (!tk_unmap(part[p], len[p], x->s + x->n, &n))
+            memcpy(x->p + x->n, part[p], n);
+        else if (!tk_unmap(part[p], len[p], x->p + x->n, &n))
             return ERR_OK; /* text never contains it */
-        part[p] = x->s + x->n;
+        part[p] = x->p + x->n;
         len[p] = n;
         x->n += n;
     }
@@ -483,7 +483,7 @@ static enum err_code load_merge(struct tokenizer *t, const struct json *m, uint3
     if (off == 0) {
         to.id = tk_vocab_find(&t->vocab, part[0], len[0] + len[1]);
     } else {
-        char *whole = x->s + x->n;
+        char *whole = x->p + x->n;
         memcpy(whole, part[0], len[0]);
         memcpy(whole + len[0], part[1] + off, len[1] - off);
         to.id = tk_vocab_find(&t->vocab, whole, len[0] + len[1] - off);
@@ -522,12 +522,12 @@ static enum err_code load_merges(struct tokenizer *t, const struct json *v, stru
     memset(b->merge, 0xff, bytes);
     b->merge_mask = (uint32_t)(((uint64_t)1 << bits) - 1);
     b->merge_shift = 64 - (int)bits;
-    struct tk_text x = { 0 };
+    struct buf x = { 0 };
     const struct json *m = v ? json_first(v) : NULL;
     enum err_code rc = ERR_OK;
     for (uint32_t k = 0; k < n && rc == ERR_OK; k++, m = json_next(m))
         rc = load_merge(t, m, k, &x, e);
-    free(x.s);
+    buf_fini(&x);
     return rc;
 }
 
@@ -554,7 +554,7 @@ static enum err_code load_symbols(struct tokenizer *t, struct err *e)
         size_t k;
         if (v->form_at[id] == UINT32_MAX || n == 0 || n > 3)
             continue;
-        const char *s = v->blob.s + v->form_at[id];
+        const char *s = v->blob.p + v->form_at[id];
         uint32_t c = tk_char_at(s, n, 0, &k);
         if (k == n && c < 65536)
             b->char_id[c] = tk_vocab_find(v, s, n);

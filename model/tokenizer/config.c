@@ -16,14 +16,13 @@ struct config {
     struct err *e;
 };
 
-/* DIR/name; *text NULL when there is no such file. */
-static enum err_code read_beside(struct config *c, const char *name, char **text, size_t *n)
+/* DIR/name; text->p NULL when there is no such file. */
+static enum err_code read_beside(struct config *c, const char *name, struct buf *text)
 {
     char path[4096];
-    *text = NULL;
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", c->dir, name) >= sizeof(path))
         return err_set(c->e, ERR_INVALID, "%.64s...: path too long", c->dir);
-    enum err_code rc = tk_read_file(path, text, n, c->e);
+    enum err_code rc = buf_read_file(text, path, TK_MAX_FILE_BYTES, c->e);
     return rc == ERR_NOT_FOUND ? ERR_OK : rc;
 }
 
@@ -117,19 +116,17 @@ enum err_code tk_load_config(struct tokenizer *t, const char *dir, struct err *e
     static const char *const files[] = { "tokenizer_config.json", "chat_template.json",
                                          "special_tokens_map.json" };
     struct config c = { .t = t, .dir = dir, .e = e };
-    char *text;
-    size_t n;
-    enum err_code rc = read_beside(&c, "chat_template.jinja", &text, &n);
-    if (rc)
-        return rc;
-    if (text && (memchr(text, 0, n) || !utf8_is_valid(text, n)))
+    struct buf text = { 0 };
+    enum err_code rc = read_beside(&c, "chat_template.jinja", &text);
+    if (!rc && text.p && (memchr(text.p, 0, text.n) || !utf8_is_valid(text.p, text.n)))
         rc = err_set(e, ERR_INVALID, "%s/chat_template.jinja: UTF-8 without NUL expected", dir);
-    t->chat_template = text; /* goes with the tokenizer, also on failure */
+    t->chat_template = text.p; /* goes with the tokenizer, also on failure */
     for (size_t i = 0; i < sizeof(files) / sizeof(*files) && !rc; i++) {
-        rc = read_beside(&c, files[i], &text, &n);
-        if (!rc && text)
-            rc = parse_config(&c, files[i], text, n);
-        free(text);
+        text = (struct buf){ 0 };
+        rc = read_beside(&c, files[i], &text);
+        if (!rc && text.p)
+            rc = parse_config(&c, files[i], text.p, text.n);
+        buf_fini(&text);
     }
     return rc;
 }

@@ -15,19 +15,19 @@ static const char replacement[] = "\xef\xbf\xbd";
 
 /* What one step remembers. */
 struct stage {
-    struct tk_text token;   /* fragments of the token under way           */
-    struct tk_text pending; /* bytes of a cut character, of byte tokens;  */
-    bool has_pending;       /* BPE, CTC: the token before this one        */
-    size_t n_tokens;        /* ended so far                               */
-    int32_t skip;           /* STRIP: characters still to drop            */
-    bool begun;             /* a fragment or end of this token was seen   */
+    struct buf token;   /* fragments of the token under way           */
+    struct buf pending; /* bytes of a cut character, of byte tokens;  */
+    bool has_pending;   /* BPE, CTC: the token before this one        */
+    size_t n_tokens;    /* ended so far                               */
+    int32_t skip;       /* STRIP: characters still to drop            */
+    bool begun;         /* a fragment or end of this token was seen   */
 };
 
 struct detok {
     const struct tokenizer *t; /* borrowed for the detok's life */
     bool skip_special;
     struct stage *stage; /* [decoder.n] */
-    struct tk_text out, scratch, scratch2;
+    struct buf out, scratch, scratch2;
     pcre2_match_data *md;
     struct err *e; /* of the call under way */
 };
@@ -49,25 +49,25 @@ static enum err_code pass(struct detok *d, size_t k, const char *s, size_t n)
  * follows. */
 static enum err_code lossy(struct detok *d, size_t k, bool last)
 {
-    struct tk_text *p = &d->stage[k].pending;
+    struct buf *p = &d->stage[k].pending;
     size_t i = 0;
     enum err_code rc = ERR_OK;
     while (i < p->n && !rc) {
-        size_t good = utf8_valid_prefix(p->s + i, p->n - i);
+        size_t good = utf8_valid_prefix(p->p + i, p->n - i);
         if (good > 0) {
-            rc = feed(d, k + 1, p->s + i, good);
+            rc = feed(d, k + 1, p->p + i, good);
             i += good;
             continue;
         }
         size_t rest = p->n - i, cut = rest < 3 ? rest : 3;
-        while (cut > 1 && utf8_incomplete_tail(p->s + i, cut) != cut)
+        while (cut > 1 && utf8_incomplete_tail(p->p + i, cut) != cut)
             cut--;
-        if (!last && cut == rest && utf8_incomplete_tail(p->s + i, cut) == cut)
+        if (!last && cut == rest && utf8_incomplete_tail(p->p + i, cut) == cut)
             break;
         rc = feed(d, k + 1, replacement, 3);
         i += cut;
     }
-    memmove(p->s, p->s + i, p->n - i);
+    memmove(p->p, p->p + i, p->n - i);
     p->n -= i;
     return rc;
 }
@@ -75,14 +75,14 @@ static enum err_code lossy(struct detok *d, size_t k, bool last)
 static enum err_code end_byte_level(struct detok *d, size_t k)
 {
     struct stage *g = &d->stage[k];
-    enum err_code rc = tk_text_reserve(&g->pending, g->token.n, d->e);
+    enum err_code rc = buf_reserve(&g->pending, g->token.n, d->e);
     if (rc)
         return rc;
     size_t n;
-    if (tk_unmap(g->token.s, g->token.n, g->pending.s + g->pending.n, &n))
+    if (tk_unmap(g->token.p, g->token.n, g->pending.p + g->pending.n, &n))
         g->pending.n += n;
     else
-        rc = tk_text_add(&g->pending, g->token.s, g->token.n, d->e);
+        rc = buf_add(&g->pending, g->token.p, g->token.n, d->e);
     return rc || g->pending.n == 0 ? rc : lossy(d, k, false);
 }
 
@@ -108,12 +108,12 @@ static int byte_of(const char *s, size_t n)
 /* The run of byte tokens is over: its text, or U+FFFD for each byte. */
 static enum err_code end_run(struct detok *d, size_t k)
 {
-    struct tk_text *p = &d->stage[k].pending;
+    struct buf *p = &d->stage[k].pending;
     enum err_code rc = ERR_OK;
     if (p->n == 0)
         return ERR_OK;
-    if (utf8_is_valid(p->s, p->n))
-        rc = pass(d, k + 1, p->s, p->n);
+    if (utf8_is_valid(p->p, p->n))
+        rc = pass(d, k + 1, p->p, p->n);
     else
         for (size_t i = 0; i < p->n && !rc; i++)
             rc = pass(d, k + 1, replacement, 3);
@@ -124,23 +124,23 @@ static enum err_code end_run(struct detok *d, size_t k)
 static enum err_code end_byte_fallback(struct detok *d, size_t k)
 {
     struct stage *g = &d->stage[k];
-    int b = byte_of(g->token.s, g->token.n);
+    int b = byte_of(g->token.p, g->token.n);
     if (b >= 0) {
         char c = (char)b;
-        return tk_text_add(&g->pending, &c, 1, d->e);
+        return buf_add(&g->pending, &c, 1, d->e);
     }
     enum err_code rc = end_run(d, k);
-    return rc ? rc : pass(d, k + 1, g->token.s, g->token.n);
+    return rc ? rc : pass(d, k + 1, g->token.p, g->token.n);
 }
 
 /* ---- steps on whole tokens --------------------------------------------------- */
 
-static enum err_code swap_literal(struct detok *d, struct tk_text *in, struct tk_text *out,
+static enum err_code swap_literal(struct detok *d, struct buf *in, struct buf *out,
                                   const char *from, const char *to)
 {
     struct tk_pattern pat = { .literal = (char *)(uintptr_t)from, .n = strlen(from) };
     out->n = 0;
-    return tk_replace(&pat, in->s, in->n, to, strlen(to), out, d->md, d->e);
+    return tk_replace(&pat, in->p, in->n, to, strlen(to), out, d->md, d->e);
 }
 
 /* English punctuation without the spaces that word pieces put before it:
@@ -156,7 +156,7 @@ static enum err_code clean(struct detok *d)
         enum err_code rc = swap_literal(d, &d->scratch, &d->scratch2, pairs[i][0], pairs[i][1]);
         if (rc)
             return rc;
-        struct tk_text x = d->scratch;
+        struct buf x = d->scratch;
         d->scratch = d->scratch2;
         d->scratch2 = x;
     }
@@ -169,18 +169,18 @@ static enum err_code end_wordpiece(struct detok *d, size_t k)
     struct stage *g = &d->stage[k];
     size_t skip = 0;
     d->scratch.n = 0;
-    enum err_code rc = tk_text_reserve(&d->scratch, g->token.n + 1, d->e);
+    enum err_code rc = buf_reserve(&d->scratch, g->token.n + 1, d->e);
     if (!rc && g->n_tokens > 0) {
-        if (p->n > 0 && g->token.n >= p->n && memcmp(g->token.s, p->text, p->n) == 0)
+        if (p->n > 0 && g->token.n >= p->n && memcmp(g->token.p, p->text, p->n) == 0)
             skip = p->n;
         else if (p->n > 0)
-            rc = tk_text_add(&d->scratch, " ", 1, d->e);
+            rc = buf_add(&d->scratch, " ", 1, d->e);
     }
     if (!rc)
-        rc = tk_text_add(&d->scratch, g->token.s + skip, g->token.n - skip, d->e);
+        rc = buf_add(&d->scratch, g->token.p + skip, g->token.n - skip, d->e);
     if (!rc && p->on)
         rc = clean(d);
-    return rc ? rc : pass(d, k + 1, d->scratch.s, d->scratch.n);
+    return rc ? rc : pass(d, k + 1, d->scratch.p, d->scratch.n);
 }
 
 static enum err_code end_ctc(struct detok *d, size_t k)
@@ -188,21 +188,21 @@ static enum err_code end_ctc(struct detok *d, size_t k)
     const struct tk_step *p = &d->t->decoder.p[k];
     struct stage *g = &d->stage[k];
     if (g->n_tokens > 0 && g->pending.n == g->token.n &&
-        memcmp(g->pending.s, g->token.s, g->token.n) == 0)
+        memcmp(g->pending.p, g->token.p, g->token.n) == 0)
         return ERR_OK; /* the same token again */
     g->pending.n = 0;
-    enum err_code rc = tk_text_add(&g->pending, g->token.s, g->token.n, d->e);
+    enum err_code rc = buf_add(&g->pending, g->token.p, g->token.n, d->e);
     if (!rc)
         rc = swap_literal(d, &g->token, &d->scratch, p->text, "");
     if (!rc && p->on) {
         rc = clean(d);
         if (!rc)
             rc = swap_literal(d, &d->scratch, &d->scratch2, p->word, " ");
-        struct tk_text x = d->scratch;
+        struct buf x = d->scratch;
         d->scratch = d->scratch2;
         d->scratch2 = x;
     }
-    return rc || d->scratch.n == 0 ? rc : pass(d, k + 1, d->scratch.s, d->scratch.n);
+    return rc || d->scratch.n == 0 ? rc : pass(d, k + 1, d->scratch.p, d->scratch.n);
 }
 
 /* The token before this one is no longer the last: its suffix is a space. */
@@ -214,12 +214,12 @@ static enum err_code end_bpe(struct detok *d, size_t k, bool flush)
     if (g->has_pending) {
         struct tk_pattern pat = { .literal = p->text, .n = p->n };
         d->scratch.n = 0;
-        rc = tk_replace(&pat, g->pending.s, g->pending.n, flush ? "" : " ", flush ? 0 : 1,
+        rc = tk_replace(&pat, g->pending.p, g->pending.n, flush ? "" : " ", flush ? 0 : 1,
                         &d->scratch, d->md, d->e);
         if (!rc)
-            rc = pass(d, k + 1, d->scratch.s, d->scratch.n);
+            rc = pass(d, k + 1, d->scratch.p, d->scratch.n);
     }
-    struct tk_text x = g->pending;
+    struct buf x = g->pending;
     g->pending = g->token;
     g->token = x;
     g->has_pending = true;
@@ -232,23 +232,23 @@ static enum err_code end_replace(struct detok *d, size_t k)
     struct stage *g = &d->stage[k];
     d->scratch.n = 0;
     enum err_code rc =
-        tk_replace(&p->pat, g->token.s, g->token.n, p->text, p->n, &d->scratch, d->md, d->e);
-    return rc ? rc : pass(d, k + 1, d->scratch.s, d->scratch.n);
+        tk_replace(&p->pat, g->token.p, g->token.n, p->text, p->n, &d->scratch, d->md, d->e);
+    return rc ? rc : pass(d, k + 1, d->scratch.p, d->scratch.n);
 }
 
 /* Up to left and right characters off the ends of a whole token. */
 static enum err_code end_strip(struct detok *d, size_t k)
 {
     const struct tk_step *p = &d->t->decoder.p[k];
-    const struct tk_text *x = &d->stage[k].token;
+    const struct buf *x = &d->stage[k].token;
     size_t from = 0, to = x->n;
-    for (int32_t i = 0; i < p->left && to - from >= p->n && !memcmp(x->s + from, p->text, p->n);
+    for (int32_t i = 0; i < p->left && to - from >= p->n && !memcmp(x->p + from, p->text, p->n);
          i++)
         from += p->n;
     for (int32_t i = 0;
-         i < p->right && to - from >= p->n && !memcmp(x->s + to - p->n, p->text, p->n); i++)
+         i < p->right && to - from >= p->n && !memcmp(x->p + to - p->n, p->text, p->n); i++)
         to -= p->n;
-    return pass(d, k + 1, x->s + from, to - from);
+    return pass(d, k + 1, x->p + from, to - from);
 }
 
 /* ---- the chain ------------------------------------------------------------------ */
@@ -298,7 +298,7 @@ static enum err_code feed(struct detok *d, size_t k, const char *s, size_t n)
 {
     const struct tk_steps *steps = &d->t->decoder;
     if (k == steps->n)
-        return tk_text_add(&d->out, s, n, d->e);
+        return buf_add(&d->out, s, n, d->e);
     struct stage *g = &d->stage[k];
     enum err_code rc = ERR_OK;
     switch (steps->p[k].kind) {
@@ -320,7 +320,7 @@ static enum err_code feed(struct detok *d, size_t k, const char *s, size_t n)
             break;
         } /* fall through */
     default:
-        rc = tk_text_add(&g->token, s, n, d->e);
+        rc = buf_add(&g->token, s, n, d->e);
     }
     g->begun = true;
     return rc;
@@ -333,7 +333,7 @@ static enum err_code end(struct detok *d, size_t k)
     if (k == steps->n)
         return ERR_OK;
     struct stage *g = &d->stage[k];
-    enum err_code rc = tk_text_reserve(&g->token, 0, d->e); /* never NULL below */
+    enum err_code rc = buf_reserve(&g->token, 0, d->e); /* never NULL below */
     if (rc)
         return rc;
     switch (steps->p[k].kind) {
@@ -423,7 +423,7 @@ enum err_code detok_create(struct detok **out, const struct tokenizer *t, bool s
     d->skip_special = skip_special;
     d->stage = calloc(t->decoder.n + 1, sizeof(*d->stage));
     d->md = pcre2_match_data_create(1, NULL);
-    enum err_code rc = d->stage && d->md ? tk_text_reserve(&d->out, 64, e)
+    enum err_code rc = d->stage && d->md ? buf_reserve(&d->out, 64, e)
                                          : err_nomem(e, "detokenizer", sizeof(*d->stage));
     if (rc) {
         detok_destroy(d);
@@ -438,13 +438,13 @@ void detok_destroy(struct detok *d)
     if (d == NULL)
         return;
     for (size_t k = 0; d->stage && k < d->t->decoder.n; k++) {
-        free(d->stage[k].token.s);
-        free(d->stage[k].pending.s);
+        buf_fini(&d->stage[k].token);
+        buf_fini(&d->stage[k].pending);
     }
     free(d->stage);
-    free(d->out.s);
-    free(d->scratch.s);
-    free(d->scratch2.s);
+    buf_fini(&d->out);
+    buf_fini(&d->scratch);
+    buf_fini(&d->scratch2);
     pcre2_match_data_free(d->md);
     free(d);
 }
@@ -454,7 +454,7 @@ enum err_code detok_push(struct detok *d, int32_t id, const char **text, size_t 
     d->e = e;
     d->out.n = 0;
     enum err_code rc = push(d, id);
-    *text = d->out.s;
+    *text = d->out.p;
     *n = d->out.n;
     return rc;
 }
@@ -464,7 +464,7 @@ enum err_code detok_flush(struct detok *d, const char **text, size_t *n, struct 
     d->e = e;
     d->out.n = 0;
     enum err_code rc = finish(d, 0);
-    *text = d->out.s;
+    *text = d->out.p;
     *n = d->out.n;
     return rc;
 }
@@ -484,44 +484,40 @@ enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t *ids, si
     if (!rc)
         rc = finish(d, 0);
     if (!rc)
-        rc = tk_text_reserve(&d->out, 0, e);
-    if (!rc) {
-        d->out.s[d->out.n] = '\0';
-        *out = d->out.s; /* taken */
-        *out_n = d->out.n;
-        d->out = (struct tk_text){ 0 };
-    }
+        rc = buf_reserve(&d->out, 0, e);
+    if (!rc)
+        *out = buf_take(&d->out, out_n);
     detok_destroy(d);
     return rc;
 }
 
 /* The spelling of one id after the steps that work alike wherever it stands. */
-static enum err_code alone(const struct tokenizer *t, const char *s, size_t n, struct tk_text *x,
-                           struct tk_text *y, pcre2_match_data *md)
+static enum err_code alone(const struct tokenizer *t, const char *s, size_t n, struct buf *x,
+                           struct buf *y, pcre2_match_data *md)
 {
-    enum err_code rc = tk_text_add(x, s, n, NULL);
+    enum err_code rc = buf_add(x, s, n, NULL);
     for (size_t k = 0; k < t->decoder.n && !rc; k++) {
         const struct tk_step *p = &t->decoder.p[k];
         const struct tk_pattern marker = { .literal = p->text, .n = p->n };
         bool replace = p->kind == TK_DEC_REPLACE, space = p->kind == TK_DEC_METASPACE;
         if (p->kind == TK_DEC_BYTE_LEVEL) {
             size_t len;
-            if (tk_unmap(x->s, x->n, x->s, &len)) /* never longer than what is read */
+            if (tk_unmap(x->p, x->n, x->p, &len)) /* never longer than what is read */
                 x->n = len;
         } else if (p->kind == TK_DEC_BYTE_FALLBACK) {
-            int b = byte_of(x->s, x->n);
+            int b = byte_of(x->p, x->n);
             if (b >= 0) {
-                x->s[0] = (char)b;
+                x->p[0] = (char)b;
                 x->n = 1;
                 break;
             }
         } else if (replace || space) {
             y->n = 0;
-            rc = tk_text_reserve(y, x->n, NULL);
+            rc = buf_reserve(y, x->n, NULL);
             if (!rc)
-                rc = tk_replace(replace ? &p->pat : &marker, x->s, x->n, replace ? p->text : " ",
+                rc = tk_replace(replace ? &p->pat : &marker, x->p, x->n, replace ? p->text : " ",
                                 replace ? p->n : 1, y, md, NULL);
-            struct tk_text z = *x;
+            struct buf z = *x;
             *x = *y;
             *y = z;
         }
@@ -535,15 +531,15 @@ size_t tokenizer_token_bytes(const struct tokenizer *t, int32_t id, char *buf, s
     const char *s = tokenizer_spelling(t, id, &n);
     if (s == NULL)
         return 0;
-    struct tk_text x = { 0 }, y = { 0 };
+    struct buf x = { 0 }, y = { 0 };
     pcre2_match_data *md = pcre2_match_data_create(1, NULL);
     if (md == NULL || alone(t, s, n, &x, &y, md))
         x.n = 0;
     n = x.n < cap ? x.n : cap;
     if (n > 0)
-        memcpy(buf, x.s, n);
-    free(x.s);
-    free(y.s);
+        memcpy(buf, x.p, n);
+    buf_fini(&x);
+    buf_fini(&y);
     pcre2_match_data_free(md);
     return n;
 }

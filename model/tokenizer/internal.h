@@ -22,7 +22,7 @@
 
 /* ---- members of a JSON document -------------------------------------------- */
 
-enum { TK_MAX_VALUES = 1 << 26 }; /* in one file */
+enum { TK_MAX_FILE_BYTES = 1 << 30, TK_MAX_VALUES = 1 << 26 }; /* of one file */
 
 /* Non-negative integer below 2^31, or -1. */
 static inline int32_t tk_id(const struct json *v)
@@ -38,13 +38,6 @@ static inline bool tk_flag(const struct json *v, bool absent)
 }
 
 /* ---- growing arrays ------------------------------------------------------ */
-
-struct tk_text {
-    char *s;
-    size_t n, cap;
-};
-MUST_USE enum err_code tk_text_reserve(struct tk_text *t, size_t more, struct err *e);
-MUST_USE enum err_code tk_text_add(struct tk_text *t, const char *s, size_t n, struct err *e);
 
 struct tk_piece {
     uint32_t at, n;
@@ -76,7 +69,7 @@ struct tk_vocab {
     uint32_t *form_at, *form_len; /* what the model matches: the spelling, or
                                    * the bytes it stands for (byte-level) */
     unsigned char *flags;         /* TK_* */
-    struct tk_text blob;
+    struct buf blob;
     struct tk_map map; /* forms of the model's vocabulary -> id */
     uint32_t max_form; /* longest form in bytes */
 };
@@ -121,7 +114,7 @@ MUST_USE enum err_code tk_regex_next(const struct tk_regex *r, pcre2_match_data 
                                      size_t n, size_t from, bool *found, size_t *at, size_t *end,
                                      struct err *e);
 /* The pattern in PCRE2's dialect (malloc'd). */
-MUST_USE enum err_code tk_regex_translate(const char *pat, size_t n, struct tk_text *out,
+MUST_USE enum err_code tk_regex_translate(const char *pat, size_t n, struct buf *out,
                                           struct err *e);
 
 /* ---- steps ---------------------------------------------------------------- */
@@ -269,12 +262,12 @@ struct tokenizer {
 struct tk_work {
     const struct tokenizer *t;
     struct token_list *out;
-    size_t max;                      /* out->n never exceeds it */
-    struct tk_text norm, norm_spare; /* a segment's normalised text         */
-    const char *base;                /* what pieces lie in: the input, norm */
-    struct tk_text built[2];         /* or text that a pre-tokenizer built  */
+    size_t max;                  /* out->n never exceeds it */
+    struct buf norm, norm_spare; /* a segment's normalised text         */
+    const char *base;            /* what pieces lie in: the input, norm */
+    struct buf built[2];         /* or text that a pre-tokenizer built  */
     struct tk_pieces pieces, next, spans;
-    struct tk_text spare;
+    struct buf spare;
     pcre2_match_data *md;
     void *mem; /* symbols and heap of a long piece; lattice of unigram */
     size_t mem_n;
@@ -286,8 +279,6 @@ MUST_USE enum err_code tk_work_mem(struct tk_work *w, size_t n);
 
 MUST_USE enum err_code token_list_add(struct token_list *l, int32_t id, struct err *e);
 
-/* The whole regular file, malloc'd, NUL-terminated; ERR_NOT_FOUND when absent. */
-MUST_USE enum err_code tk_read_file(const char *path, char **out, size_t *n, struct err *e);
 /* tokenizer_open_file for text[0..n), which is overwritten (text[n] readable). */
 MUST_USE enum err_code tokenizer_open_text(struct tokenizer **out, char *text, size_t n,
                                            const char *what, struct err *e);
@@ -305,13 +296,13 @@ MUST_USE enum err_code tk_unigram_piece(struct tk_work *w, const char *s, size_t
 
 /* Normalise s[0..n) into out (spare is scratch). */
 MUST_USE enum err_code tk_normalize(const struct tk_steps *steps, const char *s, size_t n,
-                                    struct tk_text *out, struct tk_text *spare,
-                                    pcre2_match_data *md, struct err *e);
+                                    struct buf *out, struct buf *spare, pcre2_match_data *md,
+                                    struct err *e);
 /* Cut the pieces of w->base further; may move w->base to text of its own. */
 MUST_USE enum err_code tk_pretokenize(struct tk_work *w);
 /* Replace every match of pat in s by text. */
 MUST_USE enum err_code tk_replace(const struct tk_pattern *pat, const char *s, size_t n,
-                                  const char *text, size_t text_n, struct tk_text *out,
+                                  const char *text, size_t text_n, struct buf *out,
                                   pcre2_match_data *md, struct err *e);
 /* The next match of a pattern at or after from; as tk_regex_next. */
 MUST_USE enum err_code tk_pattern_next(const struct tk_pattern *pat, pcre2_match_data *md,

@@ -3,50 +3,13 @@
  * Runs at start, once.  Everything the file says is checked here; what this
  * code does not support is refused with the key's name, so that a tokenizer
  * that opens encodes as the reference library does. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "model/tokenizer/internal.h"
 
-enum { MAX_IDS = 1 << 24, MAX_FILE_BYTES = 1 << 30 };
-
-enum err_code tk_read_file(const char *path, char **out, size_t *n, struct err *e)
-{
-    struct stat st;
-    *out = NULL;
-    *n = 0;
-    FILE *f = fopen(path, "rb");
-    if (f == NULL)
-        return err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path,
-                       strerror(errno));
-    enum err_code rc = ERR_OK;
-    if (fstat(fileno(f), &st) != 0)
-        rc = err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        rc = err_set(e, ERR_INVALID, "%s: not a regular file", path);
-    else if (st.st_size > MAX_FILE_BYTES)
-        rc = err_set(e, ERR_LIMIT, "%s: %lld bytes: at most %d", path, (long long)st.st_size,
-                     MAX_FILE_BYTES);
-    char *s = rc ? NULL : malloc((size_t)st.st_size + 1);
-    if (!rc && s == NULL)
-        rc = err_nomem(e, path, (unsigned long long)st.st_size);
-    if (!rc) {
-        *n = fread(s, 1, (size_t)st.st_size, f);
-        if (*n != (size_t)st.st_size)
-            rc = err_set(e, ERR_IO, "%s: read %zu of %lld bytes", path, *n, (long long)st.st_size);
-    }
-    fclose(f);
-    if (rc) {
-        free(s);
-        return rc;
-    }
-    s[*n] = '\0';
-    *out = s;
-    return ERR_OK;
-}
+enum { MAX_IDS = 1 << 24 };
 
 struct loader {
     struct tokenizer *t;
@@ -180,12 +143,12 @@ static enum err_code load_steps(struct loader *l)
 }
 
 /* Id of text in the model's own vocabulary, or -1. */
-static int32_t model_id(const struct tokenizer *t, const char *s, size_t n, struct tk_text *x)
+static int32_t model_id(const struct tokenizer *t, const char *s, size_t n, struct buf *x)
 {
     size_t k;
     if (!t->bpe.raw)
         return tk_vocab_find(&t->vocab, s, n);
-    return x->cap >= n && tk_unmap(s, n, x->s, &k) ? tk_vocab_find(&t->vocab, x->s, k) : -1;
+    return x->cap >= n && tk_unmap(s, n, x->p, &k) ? tk_vocab_find(&t->vocab, x->p, k) : -1;
 }
 
 /* A token of one symbol is part of the alphabet, whatever else it is. */
@@ -195,12 +158,12 @@ static bool is_symbol(const struct tokenizer *t, int32_t id)
     uint32_t n = t->vocab.form_len[id];
     if (t->vocab.form_at[id] == UINT32_MAX || n == 0)
         return false;
-    tk_char_at(t->vocab.blob.s + t->vocab.form_at[id], n, 0, &k);
+    tk_char_at(t->vocab.blob.p + t->vocab.form_at[id], n, 0, &k);
     return t->bpe.raw ? n == 1 : k == n;
 }
 
 static enum err_code load_added_one(struct loader *l, const struct json *v, struct tk_added *a,
-                                    struct tk_text *x)
+                                    struct buf *x)
 {
     struct tokenizer *t = l->t;
     const struct json *text = json_get(v, "content");
@@ -215,7 +178,7 @@ static enum err_code load_added_one(struct loader *l, const struct json *v, stru
         return err_nomem(l->e, "added tokens", text->n);
     memcpy(a->content, text->u.string, text->n);
     a->content[text->n] = '\0';
-    enum err_code rc = tk_text_reserve(x, text->n, l->e);
+    enum err_code rc = buf_reserve(x, text->n, l->e);
     if (rc)
         return rc;
     int32_t id = model_id(t, a->content, a->n, x);
@@ -229,8 +192,8 @@ static enum err_code load_added_one(struct loader *l, const struct json *v, stru
 }
 
 /* Put token number k where its text will be looked for. */
-static enum err_code index_added(struct loader *l, int32_t k, struct tk_text *x,
-                                 struct tk_text *spare, pcre2_match_data *md)
+static enum err_code index_added(struct loader *l, int32_t k, struct buf *x, struct buf *spare,
+                                 pcre2_match_data *md)
 {
     struct tokenizer *t = l->t;
     const struct tk_added *a = &t->added[k];
@@ -240,9 +203,9 @@ static enum err_code index_added(struct loader *l, int32_t k, struct tk_text *x,
         return tk_trie_add(&t->trie, a->content, a->n, k, l->e);
     enum err_code rc = tk_normalize(&t->normalizer, a->content, a->n, x, spare, md, l->e);
     if (!rc && x->n > 0)
-        rc = tk_trie_add(&t->trie_normalized, x->s, x->n, k, l->e);
+        rc = tk_trie_add(&t->trie_normalized, x->p, x->n, k, l->e);
     if (!rc && t->normalizer.n > 0) /* what it decodes to */
-        rc = tk_vocab_spell(&t->vocab, a->id, x->s, x->n, l->e);
+        rc = tk_vocab_spell(&t->vocab, a->id, x->p, x->n, l->e);
     return rc;
 }
 
@@ -268,7 +231,7 @@ static enum err_code load_added(struct loader *l)
     struct tokenizer *t = l->t;
     if (l->added == NULL || l->added->n == 0)
         return ERR_OK;
-    struct tk_text x = { 0 }, spare = { 0 };
+    struct buf x = { 0 }, spare = { 0 };
     pcre2_match_data *md = pcre2_match_data_create(1, NULL);
     t->added = calloc(l->added->n, sizeof(*t->added));
     enum err_code rc =
@@ -280,8 +243,8 @@ static enum err_code load_added(struct loader *l)
         rc = index_added(l, (int32_t)k, &x, &spare, md);
     if (!rc)
         rc = index_spans(l);
-    free(x.s);
-    free(spare.s);
+    buf_fini(&x);
+    buf_fini(&spare);
     pcre2_match_data_free(md);
     return rc;
 }
@@ -442,14 +405,12 @@ enum err_code tokenizer_open_text(struct tokenizer **out, char *text, size_t n, 
 
 enum err_code tokenizer_open_file(struct tokenizer **out, const char *file, struct err *e)
 {
-    char *text;
-    size_t n;
+    struct buf text = { 0 };
     *out = NULL;
-    enum err_code rc = tk_read_file(file, &text, &n, e);
-    if (rc)
-        return rc;
-    rc = tokenizer_open_text(out, text, n, file, e);
-    free(text);
+    enum err_code rc = buf_read_file(&text, file, TK_MAX_FILE_BYTES, e);
+    if (!rc)
+        rc = tokenizer_open_text(out, text.p, text.n, file, e);
+    buf_fini(&text);
     return rc;
 }
 

@@ -10,14 +10,13 @@
 #include "model/tokenizer/internal.h"
 #include "proto/utf8.h"
 
-static enum err_code add_char(struct tk_text *out, uint32_t c, struct err *e)
+static enum err_code add_char(struct buf *out, uint32_t c, struct err *e)
 {
     char buf[4];
-    return tk_text_add(out, buf, utf8_encode(c, buf), e);
+    return buf_add(out, buf, utf8_encode(c, buf), e);
 }
 
-static enum err_code known_run(const char *s, size_t n, int form, struct tk_text *out,
-                               struct err *e)
+static enum err_code known_run(const char *s, size_t n, int form, struct buf *out, struct err *e)
 {
     if (n == 0)
         return ERR_OK;
@@ -28,15 +27,14 @@ static enum err_code known_run(const char *s, size_t n, int form, struct tk_text
         return err_nomem(e, "normalised text", n);
     if (k < 0)
         return err_set(e, ERR_INVALID, "text: cannot be normalised: %s", utf8proc_errmsg(k));
-    enum err_code rc = tk_text_add(out, (const char *)to, (size_t)k, e);
+    enum err_code rc = buf_add(out, (const char *)to, (size_t)k, e);
     free(to);
     return rc;
 }
 
 /* A run without ASCII behind its first character.  Characters that the
  * reference's tables lack pass, and nothing combines across them. */
-static enum err_code unicode_run(const char *s, size_t n, int form, struct tk_text *out,
-                                 struct err *e)
+static enum err_code unicode_run(const char *s, size_t n, int form, struct buf *out, struct err *e)
 {
     size_t from = 0;
     enum err_code rc = ERR_OK;
@@ -45,7 +43,7 @@ static enum err_code unicode_run(const char *s, size_t n, int form, struct tk_te
             continue;
         rc = known_run(s + from, i - from, form, out, e);
         if (!rc)
-            rc = tk_text_add(out, s + i, k, e);
+            rc = buf_add(out, s + i, k, e);
         from = i + k;
     }
     return rc ? rc : known_run(s + from, n - from, form, out, e);
@@ -54,7 +52,7 @@ static enum err_code unicode_run(const char *s, size_t n, int form, struct tk_te
 /* ASCII never changes and never combines with what stands before it, so only
  * the stretches of other characters, with the ASCII one they may modify, are
  * looked at. */
-static enum err_code unicode(const char *s, size_t n, int form, struct tk_text *out, struct err *e)
+static enum err_code unicode(const char *s, size_t n, int form, struct buf *out, struct err *e)
 {
     size_t plain = 0, i = 0;
     while (i < n) {
@@ -65,23 +63,23 @@ static enum err_code unicode(const char *s, size_t n, int form, struct tk_text *
         size_t from = i > plain ? i - 1 : i;
         while (i < n && (unsigned char)s[i] >= 0x80)
             i++;
-        enum err_code rc = tk_text_add(out, s + plain, from - plain, e);
+        enum err_code rc = buf_add(out, s + plain, from - plain, e);
         if (!rc)
             rc = unicode_run(s + from, i - from, form, out, e);
         if (rc)
             return rc;
         plain = i;
     }
-    return tk_text_add(out, s + plain, n - plain, e);
+    return buf_add(out, s + plain, n - plain, e);
 }
 
-static enum err_code lowercase(const char *s, size_t n, struct tk_text *out, struct err *e)
+static enum err_code lowercase(const char *s, size_t n, struct buf *out, struct err *e)
 {
     enum err_code rc = ERR_OK;
     for (size_t i = 0, k; i < n && !rc; i += k) {
         uint32_t c = tk_char_at(s, n, i, &k);
         if (c == 0x130) /* the one letter whose lower case is two characters */
-            rc = tk_text_add(out, "i\xcc\x87", 3, e);
+            rc = buf_add(out, "i\xcc\x87", 3, e);
         else
             rc = add_char(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c), e);
     }
@@ -106,7 +104,7 @@ static uint32_t nmt_char(uint32_t c)
     return c;
 }
 
-static enum err_code by_char(enum tk_kind kind, const char *s, size_t n, struct tk_text *out,
+static enum err_code by_char(enum tk_kind kind, const char *s, size_t n, struct buf *out,
                              struct err *e)
 {
     enum err_code rc = ERR_OK;
@@ -114,7 +112,7 @@ static enum err_code by_char(enum tk_kind kind, const char *s, size_t n, struct 
         uint32_t c = tk_char_at(s, n, i, &k);
         if (kind == TK_STRIP_ACCENTS) {
             if (!is_mark(c) || tk_is_inert(c))
-                rc = tk_text_add(out, s + i, k, e);
+                rc = buf_add(out, s + i, k, e);
         } else {
             uint32_t to = nmt_char(c);
             if (to != UINT32_MAX)
@@ -124,7 +122,7 @@ static enum err_code by_char(enum tk_kind kind, const char *s, size_t n, struct 
     return rc;
 }
 
-static enum err_code strip(const struct tk_step *p, const char *s, size_t n, struct tk_text *out,
+static enum err_code strip(const struct tk_step *p, const char *s, size_t n, struct buf *out,
                            struct err *e)
 {
     size_t from = 0, to = n, k;
@@ -138,12 +136,12 @@ static enum err_code strip(const struct tk_step *p, const char *s, size_t n, str
             break;
         to = i;
     }
-    return tk_text_add(out, s + from, to - from, e);
+    return buf_add(out, s + from, to - from, e);
 }
 
-static enum err_code byte_chars(const char *s, size_t n, struct tk_text *out, struct err *e)
+static enum err_code byte_chars(const char *s, size_t n, struct buf *out, struct err *e)
 {
-    enum err_code rc = tk_text_reserve(out, 2 * n, e);
+    enum err_code rc = buf_reserve(out, 2 * n, e);
     for (size_t i = 0; i < n && !rc; i++)
         rc = add_char(out, tk_byte_char((unsigned char)s[i]), e);
     return rc;
@@ -185,25 +183,25 @@ static const char *mapped(const struct tk_step *p, const char *s, size_t n)
     return NULL;
 }
 
-static enum err_code map_cluster(const struct tk_step *p, const char *s, size_t n,
-                                 struct tk_text *out, struct err *e)
+static enum err_code map_cluster(const struct tk_step *p, const char *s, size_t n, struct buf *out,
+                                 struct err *e)
 {
     const char *to = n < 6 ? mapped(p, s, n) : NULL;
     if (to)
-        return tk_text_add(out, to, strlen(to), e);
+        return buf_add(out, to, strlen(to), e);
     enum err_code rc = ERR_OK;
     for (size_t i = 0, k; i < n && !rc; i += k) {
         tk_char_at(s, n, i, &k);
         to = mapped(p, s + i, k);
-        rc = to ? tk_text_add(out, to, strlen(to), e) : tk_text_add(out, s + i, k, e);
+        rc = to ? buf_add(out, to, strlen(to), e) : buf_add(out, s + i, k, e);
     }
     return rc;
 }
 
 /* The map is applied to whole grapheme clusters first, then to characters.
  * The text that ends the file's map is NUL-terminated by the loader. */
-static enum err_code precompiled(const struct tk_step *p, const char *s, size_t n,
-                                 struct tk_text *out, struct err *e)
+static enum err_code precompiled(const struct tk_step *p, const char *s, size_t n, struct buf *out,
+                                 struct err *e)
 {
     utf8proc_int32_t state = 0;
     size_t from = 0, k;
@@ -240,7 +238,7 @@ enum err_code tk_pattern_next(const struct tk_pattern *pat, pcre2_match_data *md
 }
 
 enum err_code tk_replace(const struct tk_pattern *pat, const char *s, size_t n, const char *text,
-                         size_t text_n, struct tk_text *out, pcre2_match_data *md, struct err *e)
+                         size_t text_n, struct buf *out, pcre2_match_data *md, struct err *e)
 {
     size_t done = 0, from = 0, at = 0, end = 0;
     bool found, any = false;
@@ -261,17 +259,17 @@ enum err_code tk_replace(const struct tk_pattern *pat, const char *s, size_t n, 
                 continue;
         }
         any = true;
-        rc = tk_text_add(out, s + done, at - done, e);
+        rc = buf_add(out, s + done, at - done, e);
         if (!rc)
-            rc = tk_text_add(out, text, text_n, e);
+            rc = buf_add(out, text, text_n, e);
         if (rc)
             return rc;
         done = end;
     }
-    return tk_text_add(out, s + done, n - done, e);
+    return buf_add(out, s + done, n - done, e);
 }
 
-static enum err_code apply(const struct tk_step *p, const char *s, size_t n, struct tk_text *out,
+static enum err_code apply(const struct tk_step *p, const char *s, size_t n, struct buf *out,
                            pcre2_match_data *md, struct err *e)
 {
     enum err_code rc;
@@ -296,32 +294,31 @@ static enum err_code apply(const struct tk_step *p, const char *s, size_t n, str
     case TK_REPLACE:
         return tk_replace(&p->pat, s, n, p->text, p->n, out, md, e);
     case TK_PREPEND:
-        rc = n > 0 ? tk_text_add(out, p->text, p->n, e) : ERR_OK;
-        return rc ? rc : tk_text_add(out, s, n, e);
+        rc = n > 0 ? buf_add(out, p->text, p->n, e) : ERR_OK;
+        return rc ? rc : buf_add(out, s, n, e);
     case TK_BYTE_CHARS:
         return byte_chars(s, n, out, e);
     default:
-        return tk_text_add(out, s, n, e);
+        return buf_add(out, s, n, e);
     }
 }
 
-enum err_code tk_normalize(const struct tk_steps *steps, const char *s, size_t n,
-                           struct tk_text *out, struct tk_text *spare, pcre2_match_data *md,
-                           struct err *e)
+enum err_code tk_normalize(const struct tk_steps *steps, const char *s, size_t n, struct buf *out,
+                           struct buf *spare, pcre2_match_data *md, struct err *e)
 {
     out->n = 0;
-    enum err_code rc = tk_text_reserve(out, n, e);
+    enum err_code rc = buf_reserve(out, n, e);
     if (!rc && steps->n == 0)
-        return tk_text_add(out, s, n, e);
+        return buf_add(out, s, n, e);
     for (size_t k = 0; k < steps->n && !rc; k++) {
         if (k > 0) {
-            struct tk_text x = *out;
+            struct buf x = *out;
             *out = *spare;
             *spare = x;
             out->n = 0;
-            s = spare->s;
+            s = spare->p;
             n = spare->n;
-            rc = tk_text_reserve(out, n, e);
+            rc = buf_reserve(out, n, e);
         }
         if (!rc)
             rc = apply(&steps->p[k], s, n, out, md, e);

@@ -22,14 +22,14 @@
 struct rewriter {
     const char *s;
     size_t n, i;
-    struct tk_text *out;
+    struct buf *out;
     struct err *e;
     int depth;
 };
 
 static enum err_code put(struct rewriter *r, const char *s)
 {
-    return tk_text_add(r->out, s, strlen(s), r->e);
+    return buf_add(r->out, s, strlen(s), r->e);
 }
 
 static bool ahead(const struct rewriter *r, const char *s)
@@ -52,11 +52,11 @@ static enum err_code property(struct rewriter *r)
         category |= k == strlen(general[g]) + 4 && !memcmp(open + 3, general[g], k - 4);
     r->i += k;
     if (category)
-        return tk_text_add(r->out, open, k, r->e);
+        return buf_add(r->out, open, k, r->e);
     bool negated = open[3] == '^';
     bool upper = (open[1] == 'P') != negated;
     enum err_code rc = put(r, upper ? "\\P{sc:" : "\\p{sc:");
-    return rc ? rc : tk_text_add(r->out, open + 3 + negated, k - 3 - negated, r->e);
+    return rc ? rc : buf_add(r->out, open + 3 + negated, k - 3 - negated, r->e);
 }
 
 /* An escape at r->i.  \s, \w and \h mean other sets here. */
@@ -88,16 +88,16 @@ static enum err_code escape(struct rewriter *r, bool in_class)
     while (r->i + 1 + k < r->n && ((unsigned char)r->s[r->i + 1 + k] & 0xc0) == 0x80)
         k++;
     r->i += 1 + k;
-    return tk_text_add(r->out, r->s + r->i - 1 - k, 1 + k, r->e);
+    return buf_add(r->out, r->s + r->i - 1 - k, 1 + k, r->e);
 }
 
-static enum err_code class(struct rewriter *r);
+static enum err_code char_class(struct rewriter *r);
 
 /* The items of a class up to "&&" or its end, as "[...]" into r->out.  A
  * nested class is a union: written as alternatives outside the brackets. */
 static enum err_code class_part(struct rewriter *r, bool first)
 {
-    struct tk_text items = { 0 }, *out = r->out;
+    struct buf items = { 0 }, *out = r->out;
     enum err_code rc = ERR_OK;
     size_t nested = 0;
     rc = put(r, "(?:");
@@ -105,16 +105,16 @@ static enum err_code class_part(struct rewriter *r, bool first)
         if (ahead(r, "[:")) {
             const char *end = memchr(r->s + r->i, ']', r->n - r->i);
             size_t k = end ? (size_t)(end - r->s - r->i) + 1 : r->n - r->i;
-            rc = tk_text_add(&items, r->s + r->i, k, r->e);
+            rc = buf_add(&items, r->s + r->i, k, r->e);
             r->i += k;
         } else if (r->s[r->i] == '[') {
             if (nested++)
                 rc = put(r, "|");
             if (!rc)
-                rc = class(r);
+                rc = char_class(r);
         } else {
             r->out = &items;
-            rc = r->s[r->i] == '\\' ? escape(r, true) : tk_text_add(&items, r->s + r->i++, 1, r->e);
+            rc = r->s[r->i] == '\\' ? escape(r, true) : buf_add(&items, r->s + r->i++, 1, r->e);
             r->out = out;
         }
         if (first && !rc && r->i < r->n && r->s[r->i] == ']' && items.n == 0 && !nested) {
@@ -129,64 +129,83 @@ static enum err_code class_part(struct rewriter *r, bool first)
         if (!rc)
             rc = put(r, "[");
         if (!rc)
-            rc = tk_text_add(r->out, items.s, items.n, r->e);
+            rc = buf_add(r->out, items.p, items.n, r->e);
         if (!rc)
             rc = put(r, "]");
     }
-    free(items.s);
+    buf_fini(&items);
     return rc ? rc : put(r, ")");
+}
+
+/* A class without nesting and intersections, up to its bracket at k, is one in PCRE2. */
+static enum err_code plain_class(struct rewriter *r, bool negated, size_t k)
+{
+    if (k >= r->n)
+        return err_set(r->e, ERR_INVALID, "regex: class without closing bracket");
+    enum err_code rc = put(r, negated ? "[^" : "[");
+    while (rc == ERR_OK && r->i < k)
+        rc = r->s[r->i] == '\\' ? escape(r, true) : buf_add(r->out, r->s + r->i++, 1, r->e);
+    r->i = k + 1;
+    return rc ? rc : put(r, "]");
+}
+
+/* The parts between &&, later ones as look-aheads, appended to all. */
+static enum err_code class_parts(struct rewriter *r, struct buf *all)
+{
+    struct buf part = { 0 }, *out = r->out;
+    enum err_code rc = ERR_OK;
+    for (int parts = 0; rc == ERR_OK; parts++) {
+        part.n = 0;
+        r->out = &part;
+        rc = class_part(r, parts == 0);
+        r->out = out;
+        bool more = !rc && ahead(r, "&&");
+        if (!rc && more)
+            rc = buf_add(all, "(?=", 3, r->e);
+        if (!rc)
+            rc = buf_add(all, part.p, part.n, r->e);
+        if (!rc && more)
+            rc = buf_add(all, ")", 1, r->e);
+        if (!more)
+            break;
+        r->i += 2;
+    }
+    buf_fini(&part);
+    return rc;
 }
 
 /* [...] with Oniguruma's nesting and intersections: [A&&B] becomes
  * (?=B)A, [^...] of more than one part (?!...)anything. */
-static enum err_code class(struct rewriter *r) {
-    if (++r->depth > 16) return err_set(r->e, ERR_INVALID, "regex: classes nested too deep");
-    size_t from = ++r->i, k = from; bool negated = k < r->n && r->s[k] == '^';
-    bool plain = true; /* no nesting, no &&: one PCRE2 class */
-    for (k += negated; k < r->n && (r->s[k] != ']' || k == from + negated); k++){
-        if (r->s[k] == '\\') k++; else if (r->s[k] == '[' || (r->s[k] == '&' && k + 1 < r->n &&
-                                                              r->s[k + 1] == '&')) plain = false; }
-r->i += negated;
-enum err_code rc;
-if (plain) {
-    if (k >= r->n)
-        return err_set(r->e, ERR_INVALID, "regex: class without closing bracket");
-    rc = put(r, negated ? "[^" : "[");
-    while (rc == ERR_OK && r->i < k)
-        rc = r->s[r->i] == '\\' ? escape(r, true) : tk_text_add(r->out, r->s + r->i++, 1, r->e);
-    r->i = k + 1;
-    r->depth--;
-    return rc ? rc : put(r, "]");
-}
-rc = put(r, negated ? "(?:(?!" : "(?:");
-struct tk_text part = { 0 }, all = { 0 }, *out = r->out;
-for (int parts = 0; rc == ERR_OK; parts++) { /* later parts as look-aheads */
-    part.n = 0;
-    r->out = &part;
-    rc = class_part(r, parts == 0);
-    r->out = out;
-    bool more = !rc && ahead(r, "&&");
-    if (!rc && more)
-        rc = tk_text_add(&all, "(?=", 3, r->e);
+static enum err_code char_class(struct rewriter *r)
+{
+    if (++r->depth > 16)
+        return err_set(r->e, ERR_INVALID, "regex: classes nested too deep");
+    size_t from = ++r->i, k = from;
+    bool negated = k < r->n && r->s[k] == '^', plain = true;
+    for (k += negated; k < r->n && (r->s[k] != ']' || k == from + negated); k++) {
+        if (r->s[k] == '\\')
+            k++;
+        else if (r->s[k] == '[' || (r->s[k] == '&' && k + 1 < r->n && r->s[k + 1] == '&'))
+            plain = false;
+    }
+    r->i += negated;
+    if (plain) {
+        enum err_code rc = plain_class(r, negated, k);
+        r->depth--;
+        return rc;
+    }
+    enum err_code rc = put(r, negated ? "(?:(?!" : "(?:");
+    struct buf all = { 0 };
     if (!rc)
-        rc = tk_text_add(&all, part.s, part.n, r->e);
-    if (!rc && more)
-        rc = tk_text_add(&all, ")", 1, r->e);
-    if (rc || !more)
-        break;
-    r->i += 2;
-}
-if (!rc && r->i >= r->n)
-    rc = err_set(r->e, ERR_INVALID, "regex: class without closing bracket");
-r->i++;
-if (!rc)
-    rc = tk_text_add(out, all.s, all.n, r->e);
-free(part.s);
-free(all.s);
-r->depth--;
-if (rc)
-    return rc;
-return put(r, negated ? ")(?s:.))" : ")");
+        rc = class_parts(r, &all);
+    if (!rc && r->i >= r->n)
+        rc = err_set(r->e, ERR_INVALID, "regex: class without closing bracket");
+    r->i++;
+    if (!rc)
+        rc = buf_add(r->out, all.p, all.n, r->e);
+    buf_fini(&all);
+    r->depth--;
+    return rc ? rc : put(r, negated ? ")(?s:.))" : ")");
 }
 
 /* {n,m}+ repeats the repetition in Oniguruma; in PCRE2 it is possessive. */
@@ -201,21 +220,21 @@ static enum err_code interval(struct rewriter *r, size_t atom)
     bool plus = ok && k < r->n && r->s[k] == '+';
     enum err_code rc = ERR_OK;
     if (plus) {
-        rc = tk_text_reserve(r->out, 3, r->e);
+        rc = buf_reserve(r->out, 3, r->e);
         if (rc)
             return rc;
-        memmove(r->out->s + atom + 3, r->out->s + atom, r->out->n - atom);
-        memcpy(r->out->s + atom, "(?:", 3);
+        memmove(r->out->p + atom + 3, r->out->p + atom, r->out->n - atom);
+        memcpy(r->out->p + atom, "(?:", 3);
         r->out->n += 3;
     }
-    rc = tk_text_add(r->out, r->s + r->i, len, r->e);
+    rc = buf_add(r->out, r->s + r->i, len, r->e);
     r->i = k;
     return rc || !plus ? rc : put(r, ")");
 }
 
 enum { MAX_GROUPS = 64 };
 
-enum err_code tk_regex_translate(const char *pat, size_t n, struct tk_text *out, struct err *e)
+enum err_code tk_regex_translate(const char *pat, size_t n, struct buf *out, struct err *e)
 {
     struct rewriter r = { .s = pat, .n = n, .out = out, .e = e };
     size_t atom = 0, open[MAX_GROUPS];
@@ -238,32 +257,32 @@ enum err_code tk_regex_translate(const char *pat, size_t n, struct tk_text *out,
                 return err_set(e, ERR_INVALID, "regex: groups nested too deep");
             open[depth++] = out->n;
             if (r.i + 1 < n && pat[r.i + 1] == '?') { /* (?i: and kin, whole */
-                rc = tk_text_add(out, pat + r.i, 2, e);
+                rc = buf_add(out, pat + r.i, 2, e);
                 r.i += 2;
                 continue;
             }
         }
         rc = c == '\\'  ? escape(&r, false)
-             : c == '[' ? class(&r)
-                        : tk_text_add(out, pat + r.i++, 1, e);
+             : c == '[' ? char_class(&r)
+                        : buf_add(out, pat + r.i++, 1, e);
     }
     return rc;
 }
 
 enum err_code tk_regex_compile(struct tk_regex *r, const char *pat, size_t n, struct err *e)
 {
-    struct tk_text x = { 0 };
+    struct buf x = { 0 };
     *r = (struct tk_regex){ 0 };
     if (n > 65536)
         return err_set(e, ERR_LIMIT, "regex: %zu bytes: at most 65536", n);
     enum err_code rc = tk_regex_translate(pat, n, &x, e);
     if (rc) {
-        free(x.s);
+        buf_fini(&x);
         return rc;
     }
     int code;
     PCRE2_SIZE at;
-    r->code = pcre2_compile((PCRE2_SPTR)(x.s ? x.s : ""), x.n,
+    r->code = pcre2_compile((PCRE2_SPTR)(x.p ? x.p : ""), x.n,
                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                             &code, &at, NULL);
     if (r->code == NULL) {
@@ -273,11 +292,11 @@ enum err_code tk_regex_compile(struct tk_regex *r, const char *pat, size_t n, st
         rc = code == PCRE2_ERROR_HEAP_FAILED
                  ? err_nomem(e, "regex", n)
                  : err_set(e, ERR_INVALID, "regex \"%.*s\": offset %zu: %s", (int)keep,
-                           x.s ? x.s : "", (size_t)at, why);
-        free(x.s);
+                           x.p ? x.p : "", (size_t)at, why);
+        buf_fini(&x);
         return rc;
     }
-    free(x.s);
+    buf_fini(&x);
     r->jit = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE) == 0;
     r->scanner = tk_scan_recognise(pat, n);
     return ERR_OK;

@@ -166,31 +166,31 @@ static enum err_code fixed_piece(struct tk_work *w, const struct tk_step *p,
 
 /* Append piece x, changed as p says, to out. */
 static enum err_code rebuild_piece(struct tk_work *w, const struct tk_step *p,
-                                   const struct tk_piece *x, struct tk_text *out)
+                                   const struct tk_piece *x, struct buf *out)
 {
     const char *s = w->base + x->at;
     enum err_code rc = ERR_OK;
     if (p->kind == TK_PREFIX_SPACE) {
         if (s[0] != ' ')
-            rc = tk_text_add(out, " ", 1, w->e);
-        return rc ? rc : tk_text_add(out, s, x->n, w->e);
+            rc = buf_add(out, " ", 1, w->e);
+        return rc ? rc : buf_add(out, s, x->n, w->e);
     }
     if (p->kind == TK_BYTE_CHARS) {
-        rc = tk_text_reserve(out, 2 * (size_t)x->n, w->e);
+        rc = buf_reserve(out, 2 * (size_t)x->n, w->e);
         for (size_t i = 0; i < x->n && !rc; i++)
-            out->n += utf8_encode(tk_byte_char((unsigned char)s[i]), out->s + out->n);
+            out->n += utf8_encode(tk_byte_char((unsigned char)s[i]), out->p + out->n);
         return rc;
     }
     bool marked = s[0] == ' ' || (x->n >= p->n && memcmp(s, p->text, p->n) == 0);
     if (!marked &&
         (p->prepend == TK_PREPEND_ALWAYS || (p->prepend == TK_PREPEND_FIRST && x->origin)))
-        rc = tk_text_add(out, p->text, p->n, w->e);
+        rc = buf_add(out, p->text, p->n, w->e);
     for (size_t i = 0, from = 0; i <= x->n && !rc; i++) {
         if (i < x->n && s[i] != ' ')
             continue;
-        rc = tk_text_add(out, s + from, i - from, w->e);
+        rc = buf_add(out, s + from, i - from, w->e);
         if (!rc && i < x->n)
-            rc = tk_text_add(out, p->text, p->n, w->e);
+            rc = buf_add(out, p->text, p->n, w->e);
         from = i + 1;
     }
     return rc;
@@ -218,7 +218,7 @@ static enum err_code cut_markers(struct tk_work *w, const struct tk_step *p, con
 
 static enum err_code rebuild(struct tk_work *w, const struct tk_step *p)
 {
-    struct tk_text *out = w->base == w->built[0].s ? &w->built[1] : &w->built[0];
+    struct buf *out = w->base == w->built[0].p ? &w->built[1] : &w->built[0];
     out->n = 0;
     for (size_t i = 0; i < w->pieces.n; i++) {
         const struct tk_piece *x = &w->pieces.p[i];
@@ -227,13 +227,13 @@ static enum err_code rebuild(struct tk_work *w, const struct tk_step *p)
         if (!rc && out->n >= UINT32_MAX)
             rc = err_set(w->e, ERR_LIMIT, "text: at most 4 GiB");
         if (!rc && p->kind == TK_METASPACE && p->on)
-            rc = cut_markers(w, p, out->s, from, out->n, x->origin);
+            rc = cut_markers(w, p, out->p, from, out->n, x->origin);
         else if (!rc)
             rc = tk_pieces_add(&w->next, from, out->n - from, x->origin, w->e);
         if (rc)
             return rc;
     }
-    w->base = out->s;
+    w->base = out->p;
     return ERR_OK;
 }
 

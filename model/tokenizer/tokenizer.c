@@ -53,11 +53,11 @@ enum err_code tk_work_mem(struct tk_work *w, size_t n)
 
 static void work_fini(struct tk_work *w)
 {
-    free(w->norm.s);
-    free(w->norm_spare.s);
-    free(w->built[0].s);
-    free(w->built[1].s);
-    free(w->spare.s);
+    buf_fini(&w->norm);
+    buf_fini(&w->norm_spare);
+    buf_fini(&w->built[0]);
+    buf_fini(&w->built[1]);
+    buf_fini(&w->spare);
     free(w->pieces.p);
     free(w->next.p);
     free(w->spans.p);
@@ -107,7 +107,7 @@ static enum err_code encode_segment(struct tk_work *w, const struct tk_search *o
             rc = tk_normalize(&t->normalizer, s, n, &w->norm, &w->norm_spare, w->md, w->e);
         if (rc)
             return rc;
-        s = w->norm.s;
+        s = w->norm.p;
         n = w->norm.n;
     }
     struct tk_search q = *outer;
@@ -146,7 +146,7 @@ static enum err_code encode_text(struct tk_work *w, struct tk_search *q, const c
 /* s with every byte that is not part of a character as U+FFFD, and the spans
  * moved along; both malloc'd. */
 static enum err_code repair(const char *s, size_t n, struct text_span *span, size_t n_spans,
-                            struct tk_text *out, struct err *e)
+                            struct buf *out, struct err *e)
 {
     size_t next = 0; /* span edges in order: start of 0, end of 0, start of 1 .. */
     for (size_t i = 0, k; i <= n; i += k) {
@@ -160,8 +160,7 @@ static enum err_code repair(const char *s, size_t n, struct text_span *span, siz
         if (i == n)
             break;
         k = utf8_sequence_bytes(s + i, n - i);
-        enum err_code rc =
-            k > 0 ? tk_text_add(out, s + i, k, e) : tk_text_add(out, "\xef\xbf\xbd", 3, e);
+        enum err_code rc = k > 0 ? buf_add(out, s + i, k, e) : buf_add(out, "\xef\xbf\xbd", 3, e);
         if (rc)
             return rc;
         k = k > 0 ? k : 1;
@@ -175,7 +174,7 @@ static enum err_code encode(const struct tokenizer *t, const char *text, size_t 
 {
     size_t before = out->n;
     struct tk_work w = { .t = t, .out = out, .e = e };
-    struct tk_text fixed = { 0 };
+    struct buf fixed = { 0 };
     struct text_span *moved = NULL;
     enum err_code rc = ERR_OK;
     w.max = max_ids && max_ids < SIZE_MAX - before ? before + max_ids : SIZE_MAX;
@@ -194,7 +193,7 @@ static enum err_code encode(const struct tokenizer *t, const char *text, size_t 
             memcpy(moved, q->span, q->n_spans * sizeof(*moved));
         if (!rc)
             rc = repair(text, n, moved, q->n_spans, &fixed, e);
-        text = fixed.s;
+        text = fixed.p;
         n = fixed.n;
         q->span = moved;
     }
@@ -207,7 +206,7 @@ static enum err_code encode(const struct tokenizer *t, const char *text, size_t 
     if (rc)
         out->n = before;
     work_fini(&w);
-    free(fixed.s);
+    buf_fini(&fixed);
     free(moved);
     return rc;
 }
@@ -279,7 +278,7 @@ const char *tokenizer_spelling(const struct tokenizer *t, int32_t id, size_t *n)
     if (!has(t, id))
         return NULL;
     *n = t->vocab.len[id];
-    return t->vocab.blob.s + t->vocab.at[id];
+    return t->vocab.blob.p + t->vocab.at[id];
 }
 
 const char *tokenizer_chat_template(const struct tokenizer *t)

@@ -71,7 +71,7 @@ static enum err_code load_trie(struct tokenizer *t, struct err *e)
     for (int32_t id = 0; id < v->n_ids; id++) {
         if (v->form_at[id] == UINT32_MAX || v->form_len[id] == 0 || (v->flags[id] & TK_CONTROL))
             continue; /* text never becomes a control token */
-        f[n++] = (struct form){ .s = v->blob.s + v->form_at[id], .n = v->form_len[id], .id = id };
+        f[n++] = (struct form){ .s = v->blob.p + v->form_at[id], .n = v->form_len[id], .id = id };
         bytes += v->form_len[id];
     }
     qsort(f, n, sizeof(*f), by_text);

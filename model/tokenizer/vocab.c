@@ -12,32 +12,6 @@
 #include "model/tokenizer/internal.h"
 #include "proto/utf8.h"
 
-enum err_code tk_text_reserve(struct tk_text *t, size_t more, struct err *e)
-{
-    if (t->cap - t->n > more)
-        return ERR_OK;
-    size_t cap = t->cap * 2 > t->n + more + 1 ? t->cap * 2 : t->n + more + 1;
-    if (cap < 64)
-        cap = 64;
-    char *s = realloc(t->s, cap);
-    if (s == NULL)
-        return err_nomem(e, "text", cap);
-    t->s = s;
-    t->cap = cap;
-    return ERR_OK;
-}
-
-enum err_code tk_text_add(struct tk_text *t, const char *s, size_t n, struct err *e)
-{
-    enum err_code rc = tk_text_reserve(t, n, e);
-    if (rc)
-        return rc;
-    if (n > 0)
-        memcpy(t->s + t->n, s, n);
-    t->n += n;
-    return ERR_OK;
-}
-
 enum err_code tk_pieces_add(struct tk_pieces *l, size_t at, size_t n, bool origin, struct err *e)
 {
     if (l->n == l->cap) {
@@ -67,7 +41,7 @@ enum err_code tk_vocab_init(struct tk_vocab *v, int32_t n_ids, size_t text_bytes
     }
     memset(v->at, 0xff, k * sizeof(*v->at));
     memset(v->form_at, 0xff, k * sizeof(*v->form_at));
-    enum err_code rc = tk_text_reserve(&v->blob, text_bytes, e);
+    enum err_code rc = buf_reserve(&v->blob, text_bytes, e);
     if (rc)
         tk_vocab_fini(v);
     return rc;
@@ -80,7 +54,7 @@ void tk_vocab_fini(struct tk_vocab *v)
     free(v->form_at);
     free(v->form_len);
     free(v->flags);
-    free(v->blob.s);
+    buf_fini(&v->blob);
     free(v->map.slot);
     *v = (struct tk_vocab){ 0 };
 }
@@ -90,7 +64,7 @@ enum err_code tk_vocab_spell(struct tk_vocab *v, int32_t id, const char *s, size
     if (v->blob.n + n >= UINT32_MAX)
         return err_set(e, ERR_LIMIT, "tokenizer.json: vocabulary text: at most 4 GiB");
     uint32_t at = (uint32_t)v->blob.n;
-    enum err_code rc = tk_text_add(&v->blob, s, n, e);
+    enum err_code rc = buf_add(&v->blob, s, n, e);
     if (rc)
         return rc;
     v->at[id] = at;
@@ -105,13 +79,13 @@ static uint32_t hash(const char *s, size_t n)
 
 static void map_put(struct tk_vocab *v, int32_t id)
 {
-    const char *s = v->blob.s + v->form_at[id];
+    const char *s = v->blob.p + v->form_at[id];
     uint32_t n = v->form_len[id], h = hash(s, n), i = h & v->map.mask;
     struct tk_map_slot *slot = v->map.slot;
     for (; slot[i].id >= 0; i = (i + 1) & v->map.mask) {
         int32_t other = slot[i].id; /* the same text twice: the later id holds */
         if (slot[i].hash == h && v->form_len[other] == n &&
-            memcmp(v->blob.s + v->form_at[other], s, n) == 0)
+            memcmp(v->blob.p + v->form_at[other], s, n) == 0)
             break;
     }
     slot[i] = (struct tk_map_slot){ .hash = h, .id = id };
@@ -125,11 +99,11 @@ enum err_code tk_vocab_index(struct tk_vocab *v, bool raw, struct err *e)
             continue;
         uint32_t at = v->at[id], len = v->len[id];
         if (raw) {
-            enum err_code rc = tk_text_reserve(&v->blob, len, e);
+            enum err_code rc = buf_reserve(&v->blob, len, e);
             if (rc)
                 return rc;
             size_t k;
-            if (!tk_unmap(v->blob.s + at, len, v->blob.s + v->blob.n, &k))
+            if (!tk_unmap(v->blob.p + at, len, v->blob.p + v->blob.n, &k))
                 continue;
             if (v->blob.n + k >= UINT32_MAX)
                 return err_set(e, ERR_LIMIT, "tokenizer.json: vocabulary text: at most 4 GiB");
@@ -166,7 +140,7 @@ int32_t tk_vocab_find(const struct tk_vocab *v, const char *s, size_t n)
         if (p->id < 0)
             return -1;
         if (p->hash == h && v->form_len[p->id] == n &&
-            memcmp(v->blob.s + v->form_at[p->id], s, n) == 0)
+            memcmp(v->blob.p + v->form_at[p->id], s, n) == 0)
             return p->id;
     }
 }

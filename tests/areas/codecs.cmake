@@ -3,6 +3,8 @@ set(codec_libraries test_support proto_openai_inside proto_metrics quire::cjson 
 foreach(name json_test openai_request_test openai_response_test utf8_test prometheus_test)
   quire_test(${name} SOURCES unit/${name}.c LIBRARIES ${codec_libraries} LABELS unit)
 endforeach()
+quire_test(buf_test SOURCES unit/buf_test.c LIBRARIES ${codec_libraries} LABELS unit)
+target_link_options(buf_test PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 quire_test(codec_property SOURCES property/codec_property.c
   LIBRARIES ${codec_libraries} LABELS property)
 quire_test(codec_alloc_test SOURCES fault/codec_alloc_test.c

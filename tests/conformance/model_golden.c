@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/load/json_file.h"
+#include "proto/text/json_file.h"
 #include "support/model_driver.h"
 
 enum { PROMPTS_MAX = 16, IDS_MAX = 256, ROWS = 32 };

@@ -10,9 +10,9 @@
 static char *copy_of(const char *path, size_t *n)
 {
     struct err e;
-    char *s;
-    assert_ok(tk_read_file(path, &s, n, &e), e);
-    return s;
+    struct buf text = { 0 };
+    assert_ok(buf_read_file(&text, path, 1 << 24, &e), e);
+    return buf_take(&text, n);
 }
 
 static const char *const files[] = { "tests/conformance/tokenizers/small/gpt2_lists.json",

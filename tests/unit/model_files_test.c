@@ -103,29 +103,34 @@ TEST(refuses_bad_offsets_and_shapes)
     refuse("{" T("a", "F32", "[1]", "0", "4") "}", 5,
            "tensors cover 4 data bytes, the file holds 5");
     refuse("{" T("a", "F32", "[1]", "0", "4") "," T("a", "F32", "[1]", "4", "8") "}", 8,
-           "tensor a: named twice");
+           "key \"a\" twice");
     refuse("{" T("a", "F4", "[1]", "0", "4") "}", 4, "dtype \"F4\" is not known");
-    refuse("{" T("a", "F32", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "fewer numbers");
+    refuse("{" T("a", "F32", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4,
+           "tensor a: shape: found a list of 9, expected a list of at most 8 integers");
     refuse("{" T("a", "F32", "[-1]", "0", "4") "}", 4, "non-negative integer");
-    refuse("{" T("a", "F32", "[01]", "0", "4") "}", 4, "non-negative integer");
-    refuse("{" T("a", "F32", "[1.0]", "0", "4") "}", 4, "',' or ']'");
+    refuse("{" T("a", "F32", "[01]", "0", "4") "}", 4, "found '1', expected ',' or ']'");
+    refuse("{" T("a", "F32", "[1.0]", "0", "4") "}", 4, "found 1, expected a non-negative integer");
     refuse("{" T("a", "F32", "[99999999999999999999]", "0", "4") "}", 4, "below 2^64");
 }
 
 TEST(refuses_bad_grammar)
 {
-    refuse("", 0, "expected '{'");
-    refuse("[]", 0, "expected '{'");
-    refuse("{\"a\":1}", 0, "expected '{'");
-    refuse("{\"a\":{}}", 0, "expected a string");
+    refuse("", 0, "header is not valid JSON: byte 0: found the end, expected a value");
+    refuse("[]", 0, "header: found a list of 0, expected an object");
+    refuse("{\"a\":1}", 0, "tensor a: entry: found 1, expected an object");
+    refuse("{\"a\":{}}", 0, "dtype, shape and data_offsets");
+    refuse("{\"a\":{\"dtype\":1,\"shape\":[0],\"data_offsets\":[0,0]}}", 0,
+           "dtype: found 1, expected a string");
     refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[0]}}", 0, "dtype, shape and data_offsets");
-    refuse("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "each once");
-    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0]}}", 0, "two data_offsets");
+    refuse("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "key \"dtype\" twice");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0]}}", 0,
+           "data_offsets: found a list of 1, expected two integers");
     refuse("{\"\":{}}", 0, "tensor name of 1 to 1024 bytes");
-    refuse("{\"a\\n\":{}}", 0, "without escapes");
-    refuse("{\"a", 0, "the end of the string");
-    refuse("{\"__metadata__\":{\"a\":1}}", 0, "a string");
-    refuse("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ once");
+    refuse("{\"a\\u0000\":{}}", 0, "without NUL");
+    refuse("{\"a\\ud800\":{}}", 0, "surrogate");
+    refuse("{\"a", 0, "string without a closing quote");
+    refuse("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: expected an object of strings");
+    refuse("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "key \"__metadata__\" twice");
     refuse("{} x", 0, "nothing after");
     refuse("{\"\xff\":{}}", 0, "not valid UTF-8");
 }
@@ -211,13 +216,13 @@ TEST(shards_follow_the_index_alone)
     put_index("{\"weight_map\":{\"a\":\"../s1.safetensors\"}}");
     refuse_dir("weight_map.a: expected the name of a file in the model's directory");
     put_index("{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}");
-    refuse_dir("tensor a is named twice");
+    refuse_dir("key \"a\" twice");
     put_index("{\"weight_map\":[]}");
-    refuse_dir("weight_map is a list, expected an object");
+    refuse_dir("weight_map is an array, expected an object");
     put_index("{}");
     refuse_dir("weight_map is missing");
     put_index("{\"weight_map\":{}} x");
-    refuse_dir("nothing after it");
+    refuse_dir("found 'x', expected nothing after the value");
     fixture_remove(dir);
 }
 
@@ -392,7 +397,7 @@ TEST(config_rules_name_the_key)
         try_open(rules[i].why);
     }
     put("config.json", "{\"a\":", 5);
-    try_open("config.json: not valid JSON near byte");
+    try_open("config.json is not valid JSON: byte 5: found the end, expected a value");
     drop("config.json");
     try_open("holds no config.json");
     fixture_fini(&f);

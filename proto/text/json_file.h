@@ -1,10 +1,14 @@
-/* json_file.h: JSON files of a model directory, and typed reads of their keys.
+/* json_file.h: small JSON files (config.json and its kind) as cJSON trees, and
+ * typed reads of their keys.
+ *
+ * The one place where cJSON parses: text goes through the strict reader
+ * (json.h) first, so that both agree on what is accepted.
  *
  * Every getter leaves *out untouched when the key is absent or null, and fails
  * with a message naming file, key, what was found and what is expected.
  * Any thread. */
-#ifndef MODEL_LOAD_JSON_FILE_H
-#define MODEL_LOAD_JSON_FILE_H
+#ifndef PROTO_TEXT_JSON_FILE_H
+#define PROTO_TEXT_JSON_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

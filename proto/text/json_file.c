@@ -1,64 +1,44 @@
 /* json_file.c: see json_file.h. */
-#include "model/load/json_file.h"
+#include "proto/text/json_file.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "proto/utf8.h"
+#include "proto/text/buf.h"
+#include "proto/text/json.h"
 
-static enum err_code slurp(FILE *f, const char *path, size_t max_bytes, char **out, size_t *n,
-                           struct err *e)
+/* By the strict reader first, so that what cJSON would take, cut or turn into
+ * something else never reaches it. */
+static enum err_code check_strictly(const char *name, const char *bytes, size_t n, struct err *e)
 {
-    size_t cap = 4096, used = 0;
-    char *buf = malloc(cap);
-    if (buf == NULL)
-        return err_nomem(e, path, cap);
-    for (;;) {
-        used += fread(buf + used, 1, cap - used, f);
-        if (used < cap)
-            break;
-        char *grown = cap <= max_bytes ? realloc(buf, cap * 2) : NULL;
-        if (grown == NULL) {
-            free(buf);
-            if (cap > max_bytes)
-                return err_set(e, ERR_INVALID, "%s: larger than %zu bytes", path, max_bytes);
-            return err_nomem(e, path, cap * 2);
-        }
-        buf = grown;
-        cap *= 2;
+    struct json_doc doc;
+    char at[ERR_PARAM_BYTES];
+    enum err_code rc = json_parse_named(&doc, name, bytes, n, 0, e);
+    if (rc)
+        return rc;
+    const struct json *nul = json_find_nul(doc.value);
+    if (doc.value->kind != JSON_OBJECT) {
+        rc = err_set(e, ERR_INVALID, "%s: found %s, expected a JSON object", name,
+                     json_kind_name(doc.value));
+    } else if (nul != NULL) {
+        json_path(doc.value, nul, "", at, sizeof at);
+        rc = err_set(e, ERR_INVALID, "%s: %s: found U+0000 in a string", name,
+                     at[0] == '.' ? at + 1 : at);
     }
-    if (ferror(f)) {
-        free(buf);
-        return err_set(e, ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
-    }
-    *out = buf;
-    *n = used;
-    return ERR_OK;
+    json_doc_fini(&doc);
+    return rc;
 }
 
 enum err_code json_bytes_read(cJSON **out, const char *name, const char *bytes, size_t n,
                               struct err *e)
 {
-    if (!utf8_is_valid(bytes, n))
-        return err_set(e, ERR_INVALID, "%s: byte %zu is not valid UTF-8", name,
-                       utf8_valid_prefix(bytes, n));
-    const char *end = bytes;
-    cJSON *root = cJSON_ParseWithLengthOpts(bytes, n, &end, false);
-    if (root == NULL)
-        return err_set(e, ERR_INVALID, "%s: not valid JSON near byte %zu", name,
-                       (size_t)(end - bytes));
-    size_t at = (size_t)(end - bytes);
-    while (at < n &&
-           (bytes[at] == ' ' || bytes[at] == '\n' || bytes[at] == '\r' || bytes[at] == '\t'))
-        at++;
-    if (at != n || !cJSON_IsObject(root)) {
-        cJSON_Delete(root);
-        return err_set(e, ERR_INVALID, "%s: expected one JSON object and nothing after it", name);
-    }
-    *out = root;
+    *out = NULL;
+    enum err_code rc = check_strictly(name, bytes, n, e);
+    if (rc)
+        return rc;
+    *out = cJSON_ParseWithLengthOpts(bytes, n, NULL, false);
+    if (*out == NULL)
+        return err_set(e, ERR_INVALID, "%s: no memory, or a number of more than 63 characters",
+                       name);
     return ERR_OK;
 }
 
@@ -66,27 +46,18 @@ enum err_code json_file_read(cJSON **out, const char *dir, const char *name, siz
                              struct err *e)
 {
     *out = NULL;
-    size_t n_path = strlen(dir) + strlen(name) + 2;
-    char *path = malloc(n_path);
-    if (path == NULL)
-        return err_nomem(e, "path", n_path);
-    snprintf(path, n_path, "%s/%s", dir, name);
-    enum err_code rc = ERR_OK;
-    FILE *f = fopen(path, "rbe");
-    if (f == NULL) {
-        if (errno != ENOENT)
-            rc = err_set(e, ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-        free(path);
-        return rc;
-    }
-    char *bytes = NULL;
-    size_t n = 0;
-    rc = slurp(f, path, max_bytes, &bytes, &n, e);
-    fclose(f);
-    if (rc == ERR_OK)
-        rc = json_bytes_read(out, name, bytes, n, e);
-    free(bytes);
-    free(path);
+    struct buf path = { 0 }, bytes = { 0 };
+    buf_printf(&path, "%s/%s", dir, name);
+    buf_put(&path, "", 1);
+    enum err_code rc = buf_check(&path, e);
+    if (!rc)
+        rc = buf_read_file(&bytes, path.p, max_bytes, e);
+    if (!rc)
+        rc = json_bytes_read(out, name, bytes.p, bytes.n, e);
+    if (rc == ERR_NOT_FOUND)
+        rc = ERR_OK;
+    buf_fini(&path);
+    buf_fini(&bytes);
     return rc;
 }
 
