@@ -21,15 +21,16 @@ struct oai_parse {
 };
 
 enum oai_rule_kind {
-    RULE_BOOL,   /* bool                                                    */
-    RULE_INT,    /* int32_t in [lo, hi]                                     */
-    RULE_UINT,   /* uint32_t in [lo, hi]                                    */
-    RULE_SEED,   /* uint64_t, any int64 (negative ones wrap)                */
-    RULE_FLOAT,  /* float in [lo, hi], or (lo, hi] when `above`             */
-    RULE_TEXT,   /* struct oai_text of lo..hi bytes                         */
-    RULE_OBJECT, /* an object for the template, as it is                    */
-    RULE_READER, /* `read` decides                                          */
-    RULE_REFUSED /* known, not served: only null, false, "", 0 and [] pass  */
+    RULE_BOOL,    /* bool                                                    */
+    RULE_INT,     /* int32_t in [lo, hi]                                     */
+    RULE_UINT,    /* uint32_t in [lo, hi]                                    */
+    RULE_SEED,    /* uint64_t, any int64 (negative ones wrap)                */
+    RULE_FLOAT,   /* float in [lo, hi], or (lo, hi] when `above`             */
+    RULE_TEXT,    /* struct oai_text of lo..hi bytes                         */
+    RULE_OBJECT,  /* an object for the template, as it is                    */
+    RULE_READER,  /* `read` decides                                          */
+    RULE_IGNORED, /* text of lo..hi bytes, checked and then ignored         */
+    RULE_REFUSED  /* known, not served: only null, false, "", 0 and [] pass  */
 };
 
 struct oai_rule {
@@ -65,6 +66,7 @@ bool oai_integer(const struct json *v, int64_t *out);
 
 /* n zeroed elements owned by the request (n > 0); NULL after err_nomem. */
 void *oai_array(struct oai_request *r, size_t n, size_t size, struct err *e);
+void oai_arrays_free(struct oai_request *r);
 
 /* Token ids of an array, each checked against the vocabulary; path names it. */
 MUST_USE enum err_code oai_read_ids(struct oai_parse *p, const struct json *v, const char *path,

@@ -2,8 +2,6 @@
  * order, then what one field demands of another.  Owns nothing; any thread. */
 #include "proto/openai/request.h"
 
-#include <stdlib.h>
-
 #include "proto/openai/fields.h"
 
 void oai_defaults_init(struct oai_defaults *d)
@@ -28,34 +26,9 @@ void oai_defaults_init(struct oai_defaults *d)
     };
 }
 
-/* ------------------------------------------------------------------ memory */
-
-/* Header of one block of an array; blocks are chained from r->arrays. */
-union block {
-    union block *next;
-    max_align_t align;
-};
-
-void *oai_array(struct oai_request *r, size_t n, size_t size, struct err *e)
-{
-    union block *b = NULL;
-    if (n <= (SIZE_MAX - sizeof *b) / size)
-        b = calloc(1, sizeof *b + n * size);
-    if (b == NULL) {
-        err_nomem(e, "request", n * size);
-        return NULL;
-    }
-    b->next = r->arrays;
-    r->arrays = b;
-    return b + 1;
-}
-
 void oai_request_fini(struct oai_request *r)
 {
-    for (union block *b = r->arrays, *next; b != NULL; b = next) {
-        next = b->next;
-        free(b);
-    }
+    oai_arrays_free(r);
     json_doc_fini(&r->doc);
     *r = (struct oai_request){ 0 };
 }

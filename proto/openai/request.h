@@ -82,8 +82,8 @@ enum oai_tool_choice { OAI_TOOL_AUTO, OAI_TOOL_NONE, OAI_TOOL_REQUIRED, OAI_TOOL
 
 struct oai_request {
     enum oai_kind kind;
-    struct oai_text model;            /* absent: the served model */
-    struct oai_text user, cache_salt; /* cache_salt is absent or not empty */
+    struct oai_text model;      /* absent: the served model */
+    struct oai_text cache_salt; /* absent or not empty */
 
     /* Completion, tokenize. */
     const struct oai_prompt *prompt;

@@ -19,8 +19,7 @@ enum oai_finish {
     OAI_FINISH_NONE, /* null: more follows */
     OAI_FINISH_STOP,
     OAI_FINISH_LENGTH,
-    OAI_FINISH_TOOL_CALLS,
-    OAI_FINISH_CONTENT_FILTER
+    OAI_FINISH_TOOL_CALLS
 };
 
 /* stop_reason: the stop string, or the stop token's id, or null. */

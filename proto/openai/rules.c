@@ -2,8 +2,6 @@
  * kind reads its value.  Pure functions; any thread. */
 #include <float.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #include "proto/openai/fields.h"
 
@@ -15,42 +13,6 @@
 #define TEMPLATE   (1u << OAI_TEMPLATE)
 #define TALK       (CHAT | TOKENIZE | TEMPLATE) /* may carry messages */
 #define ANY        (GENERATE | TOKENIZE | DETOKENIZE | TEMPLATE)
-
-enum err_code oai_wrong(struct err *e, const char *path, const struct json *v, const char *expected,
-                        ...)
-{
-    char shown[JSON_SHOW_BYTES], want[200];
-    va_list ap;
-    va_start(ap, expected);
-    vsnprintf(want, sizeof want, expected, ap);
-    va_end(ap);
-    return err_set_param(e, ERR_INVALID, path, "%s: found %s, expected %s", path,
-                         v == NULL ? "nothing" : json_show(v, shown), want);
-}
-
-enum err_code oai_check_text(const struct json *v, const char *path, struct err *e)
-{
-    const struct json *nul = json_find_nul(v);
-    if (nul == NULL)
-        return ERR_OK;
-    char at[ERR_PARAM_BYTES];
-    json_path(v, nul, path, at, sizeof at);
-    return err_set_param(e, ERR_INVALID, at,
-                         "%s: found U+0000 in a string, expected text that a template can carry",
-                         at);
-}
-
-bool oai_integer(const struct json *v, int64_t *out)
-{
-    if (v->kind == JSON_INT) {
-        *out = v->u.integer;
-        return true;
-    }
-    if (v->kind != JSON_REAL || fabs(v->u.real) > 0x1p53 || v->u.real != floor(v->u.real))
-        return false;
-    *out = (int64_t)v->u.real;
-    return true;
-}
 
 /* --------------------------------------------------- fields of own shape */
 
@@ -149,6 +111,7 @@ static enum err_code read_response_format(struct oai_parse *p, const struct json
 #define BOOL(k, mask, field)  { .key = k, .kinds = mask, .kind = RULE_BOOL, AT(field) }
 #define READ(k, mask, reader) { .key = k, .kinds = mask, .kind = RULE_READER, .read = reader }
 #define REFUSE(k, mask)       { .key = k, .kinds = mask, .kind = RULE_REFUSED }
+#define IGNORE(k, mask, a, b) { .key = k, .kinds = mask, .kind = RULE_IGNORED, .lo = a, .hi = b }
 #define FLOAT(k, a, b, field)                                                                      \
     { .key = k, .kinds = GENERATE, .kind = RULE_FLOAT, .lo = a, .hi = b, PARAM(field) }
 #define FLOAT_ABOVE(k, a, b, field)                                                                \
@@ -165,7 +128,7 @@ static enum err_code read_response_format(struct oai_parse *p, const struct json
 /* Applied in this order, whatever the order in the body. */
 const struct oai_rule oai_rules[] = {
     TEXT("model", ANY, 0, 1024, model),
-    TEXT("user", GENERATE, 0, 4096, user),
+    IGNORE("user", GENERATE, 0, 4096),
     TEXT("cache_salt", GENERATE, 1, 4096, cache_salt),
 
     { .key = "truncate_prompt_tokens",
@@ -348,7 +311,8 @@ static enum err_code apply_text(struct oai_parse *p, const struct oai_rule *rule
     if (v->kind != JSON_STRING || v->n < rule->lo || v->n > rule->hi)
         return oai_wrong(e, rule->key, v, "a string of %.0f to %.0f bytes", rule->lo, rule->hi);
     struct oai_text t = { v->u.string, v->n };
-    memcpy((char *)p->r + rule->at, &t, sizeof t);
+    if (rule->kind == RULE_TEXT)
+        memcpy((char *)p->r + rule->at, &t, sizeof t);
     return ERR_OK;
 }
 
@@ -394,6 +358,7 @@ enum err_code oai_apply_rule(struct oai_parse *p, const struct oai_rule *rule, c
     case RULE_FLOAT:
         return apply_float(p, rule, v, e);
     case RULE_TEXT:
+    case RULE_IGNORED:
         return apply_text(p, rule, v, e);
     case RULE_OBJECT:
         return apply_object(p, rule, v, e);

@@ -11,7 +11,6 @@
 #define SSE_DATA         "data: "
 #define SSE_END          "\n\n"
 #define SSE_DONE         "data: [DONE]\n\n"
-#define SSE_PING         ": ping\n\n"
 
 static inline void sse_begin(struct buf *o)
 {
@@ -27,12 +26,6 @@ static inline void sse_end(struct buf *o)
 static inline void sse_done(struct buf *o)
 {
     BUF_LIT(o, SSE_DONE);
-}
-
-/* A comment that clients ignore and proxies count as traffic. */
-static inline void sse_ping(struct buf *o)
-{
-    BUF_LIT(o, SSE_PING);
 }
 
 #endif

@@ -17,7 +17,7 @@ void oai_put_tool_call(struct buf *o, const struct oai_tool_call *t, bool with_i
 /* The body's start, up to and with system_fingerprint; no closing brace. */
 void oai_put_identity(struct buf *o, const struct oai_identity *id, const char *object);
 
-/* openai_logprobs.c: the value of `logprobs` in the kind's dialect; NULL: null. */
+/* logprobs.c: the value of `logprobs` in the kind's dialect; NULL: null. */
 void oai_put_logprobs(struct buf *o, enum oai_kind kind, const struct oai_logprobs *lp);
 /* [null, {"id": {"logprob", "rank", "decoded_token"}, ...}, ...] */
 void oai_put_prompt_logprobs(struct buf *o, const struct oai_logprobs *lp);

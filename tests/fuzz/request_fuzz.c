@@ -101,7 +101,6 @@ static void check_params(const struct oai_request *r, const struct oai_defaults 
 static void check_request(const struct oai_request *r, const struct oai_defaults *d)
 {
     check_text(r->model);
-    check_text(r->user);
     check_text(r->cache_salt);
     check_text(r->tool_name);
     for (uint32_t i = 0; i < r->n_prompts; i++) {

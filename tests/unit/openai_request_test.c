@@ -480,7 +480,6 @@ TEST(everything_at_once)
     assert_int_equal(r.truncate_prompt_tokens, -1);
     assert_string_equal(r.cache_salt.s, "s");
     assert_int_equal(r.priority, -7);
-    assert_string_equal(r.user.s, "u");
     assert_true(r.cache_report);
     oai_request_fini(&r);
 }

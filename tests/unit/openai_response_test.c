@@ -82,21 +82,21 @@ TEST(completion_with_everything)
     const struct oai_cache_report cache = { 3, 1, 2, 3, 4, 5, 6 };
     const int32_t ids[] = { 5, 6 }, prompt[] = { 1 };
     const struct oai_choice c = { .text = T("x"),
-                                  .finish = OAI_FINISH_CONTENT_FILTER,
+                                  .finish = OAI_FINISH_LENGTH,
                                   .stop_reason = OAI_NO_STOP_REASON,
                                   .token_ids = ids,
                                   .n_token_ids = 2,
                                   .prompt_token_ids = prompt,
                                   .n_prompt_token_ids = 1 };
     oai_write_reply(&o, &completion, &c, 1, &usage, &cache);
-    body_is(&o, HEAD
-            "{\"index\":0,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":\"content_filter\","
-            "\"stop_reason\":null,\"token_ids\":[5,6],\"prompt_token_ids\":[1]}],\"usage\":"
-            "{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
-            "\"prompt_tokens_details\":{\"cached_tokens\":1},\"completion_tokens_details\":"
-            "{\"reasoning_tokens\":4}},\"cache\":{\"query_tokens\":3,\"hit_tokens\":1,"
-            "\"miss_tokens\":{\"never_seen\":2,\"evicted\":3,\"salt\":4,\"granularity\":5,"
-            "\"window\":6}}}");
+    body_is(&o,
+            HEAD "{\"index\":0,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":\"length\","
+                 "\"stop_reason\":null,\"token_ids\":[5,6],\"prompt_token_ids\":[1]}],\"usage\":"
+                 "{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
+                 "\"prompt_tokens_details\":{\"cached_tokens\":1},\"completion_tokens_details\":"
+                 "{\"reasoning_tokens\":4}},\"cache\":{\"query_tokens\":3,\"hit_tokens\":1,"
+                 "\"miss_tokens\":{\"never_seen\":2,\"evicted\":3,\"salt\":4,\"granularity\":5,"
+                 "\"window\":6}}}");
     buf_fini(&o);
 }
 
@@ -305,8 +305,7 @@ TEST(chat_stream_in_order)
                             "{\"never_seen\":2,\"evicted\":0,\"salt\":0,\"granularity\":4,"
                             "\"window\":0}}}");
     sse_done(&o);
-    sse_ping(&o);
-    assert_memory_equal(o.p, "data: [DONE]\n\n: ping\n\n", o.n);
+    assert_memory_equal(o.p, "data: [DONE]\n\n", o.n);
     oai_stream_fini(&s);
     buf_fini(&o);
 }
