@@ -1,4 +1,4 @@
-/* internal.h: what the tokenizer's files share.  Private to model/.
+/* internal.h: what the tokenizer's files share.  Private to model/tokenizer/.
  *
  * A tokenizer is a pipeline.  Encoding: added tokens are cut out of the text,
  * the rest is normalised, normalised added tokens are cut out of that, the

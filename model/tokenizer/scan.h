@@ -2,7 +2,7 @@
  * most models use, several times faster than a regular expression engine.
  *
  * The tests compare each with the engine on the pattern it stands for.  Pure
- * functions over constant tables; any thread.  Private to model/. */
+ * functions over constant tables; any thread.  Private to model/tokenizer/. */
 #ifndef MODEL_TOKENIZER_SCAN_H
 #define MODEL_TOKENIZER_SCAN_H
 

@@ -1,8 +1,8 @@
 /* steps.c: normalizer, pre_tokenizer and decoder of tokenizer.json
  * as lists of steps.
  *
- * Runs once, at load.  What a step does is in tokenizer_normalize.c,
- * tokenizer_split.c and detok.c; unknown types are refused by name. */
+ * Runs once, at load.  What a step does is in normalize.c,
+ * split.c and detok.c; unknown types are refused by name. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,13 +7,13 @@
 
 #include "model/tokenizer/internal.h"
 
-struct range {
+struct char_range {
     uint32_t from, to;
     uint16_t class;
 };
 
 /* Ascending.  Characters that utf8proc's tables may lack. */
-static const struct range newer[] = {
+static const struct char_range newer[] = {
     { 0x897, 0x897, TK_MARK },       { 0x1b4e, 0x1b4f, TK_PUNCT },
     { 0x1b7f, 0x1b7f, TK_PUNCT },    { 0x1c89, 0x1c89, TK_UP },
     { 0x1c8a, 0x1c8a, TK_LOW },      { 0x2427, 0x2429, TK_SYM },
@@ -55,7 +55,7 @@ static const struct range newer[] = {
 
 /* Ascending.  Characters that decompose or combine since Unicode 12.1: the
  * reference's normaliser passes them by. */
-static const struct range inert[] = {
+static const struct char_range inert[] = {
     { 0x7fd, 0x7fd, 0 },     { 0x898, 0x89f, 0 },     { 0x8ca, 0x8d3, 0 },
     { 0x9fe, 0x9fe, 0 },     { 0xc3c, 0xc3c, 0 },     { 0xd3b, 0xd3c, 0 },
     { 0xeba, 0xeba, 0 },     { 0x1715, 0x1715, 0 },   { 0x1abf, 0x1ace, 0 },
@@ -75,7 +75,7 @@ static const struct range inert[] = {
 };
 
 /* Ascending.  Punctuation that the reference's punctuation test does not know. */
-static const struct range late_punct[] = {
+static const struct char_range late_punct[] = {
     { 0x61d, 0x61d, 0 },     { 0x9fd, 0x9fd, 0 },     { 0xa76, 0xa76, 0 },
     { 0xc77, 0xc77, 0 },     { 0xc84, 0xc84, 0 },     { 0x1b4e, 0x1b4f, 0 },
     { 0x1b7d, 0x1b7f, 0 },   { 0x2e43, 0x2e4f, 0 },   { 0x2e52, 0x2e5d, 0 },
@@ -91,7 +91,7 @@ static const struct range late_punct[] = {
     { 0x16fe2, 0x16fe2, 0 }, { 0x1e5ff, 0x1e5ff, 0 }, { 0x1e95e, 0x1e95f, 0 },
 };
 
-static const struct range *find(const struct range *r, size_t n, uint32_t c)
+static const struct char_range *find(const struct char_range *r, size_t n, uint32_t c)
 {
     size_t lo = 0, hi = n;
     while (lo < hi) {
@@ -130,7 +130,7 @@ unsigned tk_class(uint32_t c)
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     if (k != UTF8PROC_CATEGORY_CN)
         return of[k];
-    const struct range *r = FIND(newer, c);
+    const struct char_range *r = FIND(newer, c);
     return r ? r->class : 0;
 }
 

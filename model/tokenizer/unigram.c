@@ -31,18 +31,18 @@ static int by_text(const void *pa, const void *pb)
 }
 
 /* Which forms a node stands for: [lo, hi) share their first depth bytes. */
-struct range {
+struct form_range {
     uint32_t lo, hi, depth;
 };
 
 /* Breadth first, so that the children of a node lie side by side. */
-static void build(struct tk_unigram *u, const struct form *f, uint32_t n, struct range *todo)
+static void build(struct tk_unigram *u, const struct form *f, uint32_t n, struct form_range *todo)
 {
     u->n_nodes = 1;
     u->node[0] = (struct tk_unigram_node){ .id = -1 };
-    todo[0] = (struct range){ .lo = 0, .hi = n, .depth = 0 };
+    todo[0] = (struct form_range){ .lo = 0, .hi = n, .depth = 0 };
     for (uint32_t at = 0; at < u->n_nodes; at++) {
-        struct range r = todo[at];
+        struct form_range r = todo[at];
         while (r.lo < r.hi && f[r.lo].n == r.depth)
             u->node[at].id = f[r.lo++].id; /* the same text twice: the later id */
         u->node[at].child = u->n_nodes;
@@ -51,7 +51,7 @@ static void build(struct tk_unigram *u, const struct form *f, uint32_t n, struct
             uint32_t hi = r.lo + 1;
             while (hi < r.hi && (unsigned char)f[hi].s[r.depth] == c)
                 hi++;
-            todo[u->n_nodes] = (struct range){ .lo = r.lo, .hi = hi, .depth = r.depth + 1 };
+            todo[u->n_nodes] = (struct form_range){ .lo = r.lo, .hi = hi, .depth = r.depth + 1 };
             u->node[u->n_nodes++] = (struct tk_unigram_node){ .id = -1, .byte = c };
             u->node[at].n_child++;
             r.lo = hi;
@@ -75,7 +75,7 @@ static enum err_code load_trie(struct tokenizer *t, struct err *e)
         bytes += v->form_len[id];
     }
     qsort(f, n, sizeof(*f), by_text);
-    struct range *todo = malloc(bytes * sizeof(*todo));
+    struct form_range *todo = malloc(bytes * sizeof(*todo));
     u->node = malloc(bytes * sizeof(*u->node));
     if (todo && u->node)
         build(u, f, n, todo);

@@ -12,20 +12,6 @@
 #include "model/tokenizer/internal.h"
 #include "proto/utf8.h"
 
-enum err_code tk_pieces_add(struct tk_pieces *l, size_t at, size_t n, bool origin, struct err *e)
-{
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 64;
-        struct tk_piece *p = realloc(l->p, cap * sizeof(*p));
-        if (p == NULL)
-            return err_nomem(e, "pieces", cap * sizeof(*p));
-        l->p = p;
-        l->cap = cap;
-    }
-    l->p[l->n++] = (struct tk_piece){ .at = (uint32_t)at, .n = (uint32_t)n, .origin = origin };
-    return ERR_OK;
-}
-
 enum err_code tk_vocab_init(struct tk_vocab *v, int32_t n_ids, size_t text_bytes, struct err *e)
 {
     size_t k = (size_t)n_ids + 1;

@@ -1,6 +1,6 @@
 /* fields.h: what the files of the OpenAI request codec share: the state
  * of one parse, the rules, and the readers of fields with a shape of their own.
- * Private to proto/.  Any thread; a parse belongs to one. */
+ * Private to proto/openai/.  Any thread; a parse belongs to one. */
 #ifndef PROTO_OPENAI_FIELDS_H
 #define PROTO_OPENAI_FIELDS_H
 

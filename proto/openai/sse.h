@@ -11,6 +11,8 @@
 #define SSE_DATA         "data: "
 #define SSE_END          "\n\n"
 #define SSE_DONE         "data: [DONE]\n\n"
+/* A comment that clients ignore and proxies count as traffic. */
+#define SSE_PING ": ping\n\n"
 
 static inline void sse_begin(struct buf *o)
 {

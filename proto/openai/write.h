@@ -1,5 +1,5 @@
 /* write.h: parts of replies that whole bodies and streams share.
- * Private to proto/.  Any thread; a buffer belongs to one. */
+ * Private to proto/openai/.  Any thread; a buffer belongs to one. */
 #ifndef PROTO_OPENAI_WRITE_H
 #define PROTO_OPENAI_WRITE_H
 

@@ -305,7 +305,8 @@ TEST(chat_stream_in_order)
                             "{\"never_seen\":2,\"evicted\":0,\"salt\":0,\"granularity\":4,"
                             "\"window\":0}}}");
     sse_done(&o);
-    assert_memory_equal(o.p, "data: [DONE]\n\n", o.n);
+    BUF_LIT(&o, SSE_PING);
+    assert_memory_equal(o.p, "data: [DONE]\n\n: ping\n\n", o.n);
     oai_stream_fini(&s);
     buf_fini(&o);
 }
