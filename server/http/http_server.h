@@ -2,7 +2,8 @@
  * gives it, and how it begins and ends.
  *
  * Owns its sockets, connections and the memory for bodies.  It knows nothing of the
- * application but the callbacks below.  One thread: the loop's. */
+ * application but the callbacks below.  The program must ignore SIGPIPE.  One
+ * thread: the loop's. */
 #ifndef SERVER_HTTP_HTTP_SERVER_H
 #define SERVER_HTTP_HTTP_SERVER_H
 

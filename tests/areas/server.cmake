@@ -15,6 +15,15 @@ quire_test(stops_test SOURCES unit/stops_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit property)
 quire_test(http_test SOURCES unit/http_test.c
   LIBRARIES test_support server_http_inside quire::cmocka LABELS unit property)
+add_library(http_rig STATIC support/http_rig.c)
+target_link_libraries(http_rig PUBLIC test_support server_http_inside)
+foreach(name connection_test reply_test listener_test)
+  quire_test(${name} SOURCES unit/${name}.c LIBRARIES http_rig quire::cmocka LABELS unit)
+endforeach()
+quire_test(dispatch_test SOURCES unit/dispatch_test.c
+  LIBRARIES http_rig server_inside quire::cmocka LABELS unit)
+quire_test(http_smoke SOURCES fuzz/http_smoke.c fuzz/http_fuzz.c
+  LIBRARIES http_rig quire::cmocka LABELS fuzz)
 quire_test(choice_test SOURCES unit/choice_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(query_test SOURCES unit/query_test.c
@@ -30,7 +39,14 @@ quire_test(server_alloc_test SOURCES fault/server_alloc_test.c
 target_link_options(server_alloc_test PRIVATE
   -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign)
 if(QUIRE_FUZZ)
-  quire_test(http_libfuzzer SOURCES fuzz/http_libfuzzer.c LIBRARIES server_http_inside NO_RUN)
-  target_compile_options(http_libfuzzer PRIVATE -fsanitize=fuzzer)
-  target_link_options(http_libfuzzer PRIVATE -fsanitize=fuzzer)
+  foreach(pair http_libfuzzer:http_fuzz_parser http_connections_libfuzzer:http_fuzz_connections)
+    string(REPLACE ":" ";" pair ${pair})
+    list(GET pair 0 name)
+    list(GET pair 1 function)
+    quire_test(${name} NO_RUN
+      SOURCES fuzz/http_libfuzzer.c fuzz/http_fuzz.c LIBRARIES http_rig quire::cmocka)
+    target_compile_definitions(${name} PRIVATE FUZZ_TARGET=${function})
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  endforeach()
 endif()
