@@ -1,76 +1,72 @@
-/* drain.c: signals and the way out.  I/O thread. */
+/* drain.c: signals and the way out.  The thread of the loop. */
 #include "server/drain.h"
 
+#include <signal.h>
 #include <unistd.h>
 
-#include "server/generate/generate.h"
-#include "server/server.h"
+#include "server/base/clock.h"
 
-enum { FLUSH_LOOK_MS = 10, FLUSH_LIMIT_MS = 2000, STUCK_MS = 10000 };
+enum { FLUSH_LOOK_MS = 10, FLUSH_LIMIT_MS = 2000 };
 
-static void stop(struct srv *srv)
+void drain_stop(struct drain *d)
 {
-    srv->stopping = true;
-    uv_timer_stop(&srv->drain_timer);
-    uv_stop(&srv->loop);
+    uv_timer_stop(&d->timer);
+    uv_stop(d->cfg.loop);
 }
 
 static void on_flush_look(uv_timer_t *t)
 {
-    struct srv *srv = t->data;
+    struct drain *d = t->data;
 
-    if (http_server_all_sent(srv->http) || srv_now_us() > srv->flush_until_us)
-        stop(srv);
+    if (d->cfg.all_sent(d->cfg.ctx) || srv_now_us() > d->flush_until_us)
+        drain_stop(d);
 }
 
-void drain_check(struct srv *srv)
+void drain_check(struct drain *d)
 {
-    if (srv->phase != SRV_DRAINING || srv->work.n > 0 || srv->flush_until_us)
+    if (*d->cfg.phase != SRV_DRAINING || d->cfg.n_left(d->cfg.ctx) > 0 || d->flush_until_us)
         return;
-    srv->flush_until_us = srv_now_us() + FLUSH_LIMIT_MS * 1000;
-    uv_timer_start(&srv->drain_timer, on_flush_look, FLUSH_LOOK_MS, FLUSH_LOOK_MS);
+    d->flush_until_us = srv_now_us() + (uint64_t)FLUSH_LIMIT_MS * 1000;
+    uv_timer_start(&d->timer, on_flush_look, FLUSH_LOOK_MS, FLUSH_LOOK_MS);
 }
 
 static void on_stuck(uv_timer_t *t)
 {
-    struct srv *srv = t->data;
+    struct drain *d = t->data;
 
-    srv_logf(&srv->log, SRV_ERROR, "%u requests did not end after being cancelled: exiting",
-             srv->work.n);
+    srv_logf(d->cfg.log, SRV_ERROR, "%u requests did not end after being cancelled: exiting",
+             d->cfg.n_left(d->cfg.ctx));
     _exit(1);
 }
 
-/* Time is up: cancel what still runs. */
 static void on_timeout(uv_timer_t *t)
 {
-    struct srv *srv = t->data;
-    struct err e;
+    struct drain *d = t->data;
 
-    srv_logf(&srv->log, SRV_WARNING, "%u requests still run after %g s: cancelled", srv->work.n,
-             srv->opt.shutdown_timeout);
-    err_set(&e, ERR_DRAINING, "the server is shutting down");
-    uv_timer_start(t, on_stuck, STUCK_MS, 0);
-    gen_cancel_all(srv->gen, &e);
+    srv_logf(d->cfg.log, SRV_WARNING, "%u requests still run after %g s: cancelled",
+             d->cfg.n_left(d->cfg.ctx), d->cfg.timeout_s);
+    uv_timer_start(t, on_stuck, (uint64_t)(d->cfg.stuck_s * 1e3), 0);
+    d->cfg.cancel_all(d->cfg.ctx);
 }
 
-void drain_begin(struct srv *srv)
+void drain_begin(struct drain *d)
 {
-    if (srv->phase == SRV_LOADING) {
-        srv_logf(&srv->log, SRV_INFO, "stopped while loading");
-        if (srv->opt.uds)
-            unlink(srv->opt.uds);
+    if (*d->cfg.phase == SRV_LOADING) {
+        srv_logf(d->cfg.log, SRV_INFO, "stopped while loading");
+        if (d->cfg.uds)
+            unlink(d->cfg.uds);
         _exit(0); /* nothing is being served; the loader cannot be interrupted */
     }
-    if (srv->phase == SRV_DRAINING) {
-        srv_logf(&srv->log, SRV_WARNING, "second signal: exiting at once");
+    if (*d->cfg.phase == SRV_DRAINING) {
+        srv_logf(d->cfg.log, SRV_WARNING, "second signal: exiting at once");
         _exit(1);
     }
-    srv->phase = SRV_DRAINING;
-    http_server_drain(srv->http);
-    srv_logf(&srv->log, SRV_INFO, "draining: %u requests have %g s to finish", srv->work.n,
-             srv->opt.shutdown_timeout);
-    uv_timer_start(&srv->drain_timer, on_timeout, (uint64_t)(srv->opt.shutdown_timeout * 1e3), 0);
-    drain_check(srv);
+    *d->cfg.phase = SRV_DRAINING;
+    d->cfg.on_begin(d->cfg.ctx);
+    srv_logf(d->cfg.log, SRV_INFO, "draining: %u requests have %g s to finish",
+             d->cfg.n_left(d->cfg.ctx), d->cfg.timeout_s);
+    uv_timer_start(&d->timer, on_timeout, (uint64_t)(d->cfg.timeout_s * 1e3), 0);
+    drain_check(d);
 }
 
 static void on_signal(uv_signal_t *s, int number)
@@ -79,20 +75,15 @@ static void on_signal(uv_signal_t *s, int number)
     drain_begin(s->data);
 }
 
-int drain_watch(struct srv *srv)
+int drain_watch(struct drain *d, const struct drain_config *cfg)
 {
-    int rc = uv_timer_init(&srv->loop, &srv->drain_timer);
+    int rc;
 
-    srv->drain_timer.data = srv->sigterm.data = srv->sigint.data = srv;
-    rc = rc ? rc : uv_signal_init(&srv->loop, &srv->sigterm);
-    rc = rc ? rc : uv_signal_init(&srv->loop, &srv->sigint);
-    srv->drain_timer.data = srv->sigterm.data = srv->sigint.data = srv;
-    rc = rc ? rc : uv_signal_start(&srv->sigterm, on_signal, SIGTERM);
-    return rc ? rc : uv_signal_start(&srv->sigint, on_signal, SIGINT);
-}
-
-void drain_abort(struct srv *srv, int exit_code)
-{
-    srv->exit_code = exit_code;
-    stop(srv);
+    *d = (struct drain){ .cfg = *cfg };
+    rc = uv_timer_init(cfg->loop, &d->timer);
+    rc = rc ? rc : uv_signal_init(cfg->loop, &d->sigterm);
+    rc = rc ? rc : uv_signal_init(cfg->loop, &d->sigint);
+    d->timer.data = d->sigterm.data = d->sigint.data = d;
+    rc = rc ? rc : uv_signal_start(&d->sigterm, on_signal, SIGTERM);
+    return rc ? rc : uv_signal_start(&d->sigint, on_signal, SIGINT);
 }

@@ -11,14 +11,13 @@
 #include <unistd.h>
 
 #include "proto/openai/response.h"
-#include "server/drain.h"
 #include "server/generate/generate.h"
 #include "server/routes/dispatch.h"
 #include "server/routes/routes.h"
 #include "server/loader.h"
 #include "server/server.h"
 
-enum { PING_LOOK_MS = 5000 };
+enum { PING_LOOK_MS = 5000, STUCK_S = 10 };
 
 /* As many open files as the system allows. */
 static void raise_file_limit(void)
@@ -78,7 +77,8 @@ static void on_loaded(uv_work_t *w, int status)
     (void)status;
     if (srv->load_rc != ERR_OK) {
         fprintf(stderr, "quired: %s\n", srv->load_err.message);
-        drain_abort(srv, 1);
+        srv->exit_code = 1;
+        drain_stop(&srv->drain);
         return;
     }
     srv->engine = srv->loaded_engine;
@@ -149,7 +149,54 @@ static enum err_code open_http(struct srv *srv, struct err *e)
 
 static void on_work_ended(void *ctx)
 {
-    drain_check(ctx);
+    struct srv *srv = ctx;
+
+    drain_check(&srv->drain);
+}
+
+static uint32_t n_left(void *ctx)
+{
+    const struct srv *srv = ctx;
+
+    return srv->work.n;
+}
+
+static bool all_sent(void *ctx)
+{
+    const struct srv *srv = ctx;
+
+    return http_server_all_sent(srv->http);
+}
+
+static void on_drain(void *ctx)
+{
+    const struct srv *srv = ctx;
+
+    http_server_drain(srv->http);
+}
+
+static void cancel_all(void *ctx)
+{
+    const struct srv *srv = ctx;
+    struct err e;
+
+    err_set(&e, ERR_DRAINING, "the server is shutting down");
+    gen_cancel_all(srv->gen, &e);
+}
+
+static int watch_signals(struct srv *srv)
+{
+    return drain_watch(&srv->drain, &(struct drain_config){ .loop = &srv->loop,
+                                                            .log = &srv->log,
+                                                            .phase = &srv->phase,
+                                                            .timeout_s = srv->opt.shutdown_timeout,
+                                                            .stuck_s = STUCK_S,
+                                                            .uds = srv->opt.uds,
+                                                            .ctx = srv,
+                                                            .n_left = n_left,
+                                                            .all_sent = all_sent,
+                                                            .on_begin = on_drain,
+                                                            .cancel_all = cancel_all });
 }
 
 /* What requests are worked on with; an exit code. */
@@ -192,7 +239,7 @@ static int set_up(struct srv *srv)
     uv_timer_init(&srv->loop, &srv->ping_timer);
     srv->ping_timer.data = srv;
     uv_timer_start(&srv->ping_timer, on_ping, PING_LOOK_MS, PING_LOOK_MS);
-    rc = drain_watch(srv);
+    rc = watch_signals(srv);
     if (rc != 0)
         return fail(uv_strerror(rc));
     if (open_http(srv, &e) != ERR_OK)

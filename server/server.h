@@ -12,6 +12,7 @@
 #include "server/base/ids.h"
 #include "server/base/log.h"
 #include "server/base/phase.h"
+#include "server/drain.h"
 #include "server/engine/engine.h"
 #include "server/generate/generate.h"
 #include "server/http/http_server.h"
@@ -44,8 +45,8 @@ struct srv {
     /* The I/O thread's. */
     struct http_server *http;
     uv_async_t events;
-    uv_signal_t sigterm, sigint;
-    uv_timer_t drain_timer, ping_timer;
+    struct drain drain;
+    uv_timer_t ping_timer;
     uv_work_t load_work;
     struct err load_err;
     enum err_code load_rc;
@@ -55,8 +56,6 @@ struct srv {
     struct srv_ids ids;
     uint32_t n_kv_blocks, pin_budget; /* of them, pins may hold */
     bool pins_expiring;               /* the engine was asked to drop what is due */
-    uint64_t flush_until_us;          /* while draining, once nothing runs; else 0 */
-    bool stopping;
 };
 
 #endif
