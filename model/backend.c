@@ -91,8 +91,22 @@ static enum err_code open_cuda(struct backend *b, struct ops *ops, const struct 
     return rc;
 }
 
-enum err_code backend_open(struct backend *b, struct ops *ops, const struct model_options *opt,
-                           struct err *e)
+/* What computes, for the log. */
+static void name_kernels(struct backend *b, const struct ops *ops)
+{
+    const struct attn_backend *a = ops->attention;
+    size_t cap = sizeof b->kernels;
+    int n = b->plugin ? snprintf(b->kernels, cap, "attention:")
+                      : snprintf(b->kernels, cap,
+                                 "matrices by %s%s; attention:", cpu_kernels_best()->name,
+                                 ops->type == OP_BF16 ? " with bfloat16 products" : "");
+
+    for (uint32_t i = 0; i < a->n_kernels && n > 0 && (size_t)n < cap; i++)
+        n += snprintf(b->kernels + n, cap - (size_t)n, "%s %s", i ? "," : "", a->kernel[i].name);
+}
+
+static enum err_code choose(struct backend *b, struct ops *ops, const struct model_options *opt,
+                            struct err *e)
 {
     struct err why;
     memset(b, 0, sizeof *b);
@@ -108,6 +122,16 @@ enum err_code backend_open(struct backend *b, struct ops *ops, const struct mode
     }
     snprintf(b->note, sizeof b->note, "computes on the CPU: %s", why.message);
     return open_cpu(ops, opt, e);
+}
+
+enum err_code backend_open(struct backend *b, struct ops *ops, const struct model_options *opt,
+                           struct err *e)
+{
+    enum err_code rc = choose(b, ops, opt, e);
+
+    if (rc == ERR_OK)
+        name_kernels(b, ops);
+    return rc;
 }
 
 void backend_close(struct backend *b, struct ops *ops)

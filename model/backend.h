@@ -11,6 +11,7 @@
 struct backend {
     struct attn_plugin *plugin;        /* NULL on the CPU                    */
     char note[ERR_MESSAGE_BYTES + 64]; /* why this backend; "" when asked for */
+    char kernels[256];                 /* model_info's */
 };
 
 /* Open the operations that opt->device and opt->dtype ask for.  AUTO takes a

@@ -83,6 +83,7 @@ static enum err_code open_model(struct model *m, const struct model_options *opt
     TRY(choose_length(m, opt, e));
     TRY(backend_open(&m->backend, &m->ops, opt, e));
     m->info.device_note = m->backend.note;
+    m->info.kernels = m->backend.kernels;
     TRY(make_layout(m, opt, e));
     TRY(open_weights(m, opt->path, e));
     describe(m);

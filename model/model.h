@@ -62,6 +62,7 @@ struct model_info {
     const char *backend;      /* "cpu" or "cuda"    */
     const char *dtype;        /* "float32", ...     */
     bool async;               /* model_forward returns before the step is done */
+    const char *kernels;      /* instruction set and attention kernels, in words */
     const char *device_note;  /* why this backend; "" when asked for */
     uint32_t vocab_size;      /* rows of the head: ids are 0..vocab_size-1 */
     uint32_t max_model_len;   /* served context     */

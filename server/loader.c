@@ -30,6 +30,10 @@ static enum err_code open_model(struct srv *srv, struct err *e)
         srv_logf(&srv->log, SRV_INFO, "%.3f GB of weights loaded in %.2f s",
                  (double)model_describe(srv->model)->weight_bytes / 1e9,
                  (double)(srv_now_us() - began) / 1e6);
+    if (rc == ERR_OK)
+        srv_logf(&srv->log, SRV_DEBUG, "computes in %s on %s; %s",
+                 model_describe(srv->model)->dtype, model_describe(srv->model)->backend,
+                 model_describe(srv->model)->kernels);
     return rc;
 }
 
@@ -140,6 +144,11 @@ static enum err_code compute_sizes(struct sizing *s, struct srv *srv, struct err
     struct sizing_memory memory;
     enum err_code rc = sizing_measure(&memory, &srv->opt, srv->model, e);
 
+    if (rc == ERR_OK && memory.device.total_bytes > 0)
+        srv_logf(&srv->log, SRV_DEBUG, "device: %.3f GB, %.3f GB free, %.3f GB taken by scratch%s",
+                 (double)memory.device.total_bytes / 1e9, (double)memory.device.free_bytes / 1e9,
+                 (double)memory.device.step_bytes / 1e9,
+                 srv->opt.eager ? "" : " and captured steps");
     return rc ? rc : sizing_compute(s, &srv->opt, model_describe(srv->model), &memory, e);
 }
 

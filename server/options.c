@@ -132,7 +132,8 @@ static const struct opt_rule rules[] = {
     { "step-history", OPT_COUNT, AT(step_history), 0, 65536, NULL, "512",
       "steps that /admin/steps remembers; 0: none" },
     { "log-level", OPT_CHOICE, AT(log_level), 0, 0, "debug|info|warning|error", "info",
-      "least level that is logged" },
+      "least level that is logged; debug: also connections, each request's sizes and times as it "
+      "goes, a summary of steps once a second, and which kernels compute" },
     { "log-format", OPT_CHOICE, AT(log_format), 0, 0, "text|json", "text", "form of log lines" },
     { "enable-log-requests", OPT_FLAG, AT(log_requests), 0, 0, NULL, "true",
       "log one line a request, at its end" },

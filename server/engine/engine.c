@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "server/engine/inspect.h"
+#include "server/engine/step_log.h"
 
 enum { N_BATCHES = 8, MAX_SUBMISSIONS = 4096 };
 enum { BATCH_EVENTS = 512, BATCH_TOP = 8192, BATCH_ERRORS = 16 };
@@ -55,6 +56,7 @@ struct engine {
     char fault[ERR_MESSAGE_BYTES];
     pthread_mutex_t shot_lock;
     struct engine_snapshot shot;
+    struct step_log step_log;
 };
 
 static uint64_t clock_now(void *ctx)
@@ -293,6 +295,8 @@ static void publish(struct engine *g)
     g->shot.n_faults = g->n_faults;
     memcpy(g->shot.fault, g->fault, sizeof g->fault);
     pthread_mutex_unlock(&g->shot_lock);
+    if (srv_log_shows(g->cfg.log, SRV_DEBUG))
+        step_log_note(&g->step_log, g->cfg.log, srv_now_us(), &s, &p);
 }
 
 static void fault(struct engine *g, const struct step_plan *plan, const struct err *e)

@@ -126,6 +126,11 @@ static void on_token(struct gen *g, uint32_t i, const struct sched_event *ev, ui
     if (g->first_us == 0) {
         g->first_us = sent_us;
         prom_observe(m->time_to_first_token, (double)(sent_us - g->began_us) / 1e6);
+        if (srv_log_shows(g->room->cfg.log, SRV_DEBUG))
+            srv_logf(g->room->cfg.log, SRV_DEBUG,
+                     "%s: first token after %.1f ms; %llu tokens of its prompt were cached", g->id,
+                     (double)(sent_us - g->began_us) / 1e3,
+                     (unsigned long long)ev->found.hit_tokens);
     }
     if (gc->last_us)
         prom_observe(m->inter_token_latency, (double)(sent_us - gc->last_us) / 1e6);
@@ -273,6 +278,22 @@ static void on_run(struct job *j)
     gen_prepare((struct gen *)((char *)j - offsetof(struct gen, job)));
 }
 
+static void log_prepared(const struct gen *g)
+{
+    const struct srv_log *log = g->room->cfg.log;
+    size_t n_tokens = 0;
+
+    if (!srv_log_shows(log, SRV_DEBUG))
+        return;
+    for (uint32_t i = 0; i < g->prompts.n; i++)
+        n_tokens += g->prompts.prompt[i].ids.n;
+    srv_logf(log, SRV_DEBUG,
+             "%s (%s): body of %zu bytes, %u prompts of %zu tokens, %u choices, "
+             "prepared %.1f ms after its first byte",
+             g->id, g->request_id, g->n_body, g->prompts.n, n_tokens, g->n_choices,
+             (double)(srv_now_us() - g->began_us) / 1e3);
+}
+
 static void on_prepared(struct job *j, bool cancelled)
 {
     struct gen *g = (struct gen *)((char *)j - offsetof(struct gen, job));
@@ -280,8 +301,10 @@ static void on_prepared(struct job *j, bool cancelled)
     (void)cancelled; /* then g is in END */
     if (g->state == GEN_PREPARE && g->rc != ERR_OK)
         gen_fail(g, &g->err, GEN_REJECTED);
-    else if (g->state == GEN_PREPARE)
+    else if (g->state == GEN_PREPARE) {
+        log_prepared(g);
         submit(g);
+    }
     unref(g);
 }
 

@@ -67,6 +67,9 @@ static void begin_exchange(struct conn *c)
 static void next_exchange(struct conn *c)
 {
     http_parser_next(&c->http);
+    c->number = ++c->server->n_opened;
+    srv_logf(c->server->cfg.log, SRV_DEBUG, "connection %llu opened, %u open",
+             (unsigned long long)c->number, c->server->n_conns);
     begin_exchange(c);
     set_state(c, CONN_IDLE);
 }

@@ -45,7 +45,8 @@ struct http_server {
     struct listener *listener; /* NULL: none */
     struct conn *conns, *dirty;
     uint32_t n_conns;
-    uint32_t n_users; /* listener, connections and the server itself, not yet closed */
+    uint64_t n_opened; /* connections ever, which numbers them for the log */
+    uint32_t n_users;  /* listener, connections and the server itself, not yet closed */
     bool draining;
     uv_prepare_t prepare;
     char read_buf[65536];
@@ -74,6 +75,7 @@ struct conn {
     uv_timer_t deadline, stall;
     uint32_t n_handles; /* not yet closed */
     enum conn_state state;
+    uint64_t number; /* from 1 */
     enum http_peer peer;
     struct http_parser http;
     struct exchange x;

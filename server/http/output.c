@@ -26,6 +26,9 @@ static void on_handle_closed(uv_handle_t *h)
     if (c->next)
         c->next->prev = c->prev;
     s->n_conns--;
+    if (c->number > 0)
+        srv_logf(s->cfg.log, SRV_DEBUG, "connection %llu closed, %u open",
+                 (unsigned long long)c->number, s->n_conns);
     http_parser_fini(&c->http);
     buf_fini(&c->pending);
     buf_fini(&c->in_flight);
