@@ -218,9 +218,19 @@ void kvpool_close(struct kvpool *p, seq_id id)
 
 /* ---- what a sequence holds ---------------------------------------------------------- */
 
+bool kvpool_is_open(const struct kvpool *p, seq_id s)
+{
+    return s < p->cfg.max_seqs && p->seq[s].open;
+}
+
 uint32_t kvpool_length(const struct kvpool *p, seq_id s)
 {
     return kvpool_seq(p, s)->n_computed;
+}
+
+uint32_t kvpool_reserved(const struct kvpool *p, seq_id s)
+{
+    return kvpool_seq(p, s)->n_reserved;
 }
 
 uint32_t kvpool_idle(const struct kvpool *p)

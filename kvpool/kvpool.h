@@ -128,8 +128,12 @@ void kvpool_retire(struct kvpool *p, uint64_t step);
 /* Idle blocks: what a reserve could take now. */
 uint32_t kvpool_idle(const struct kvpool *p);
 
-/* Computed tokens of s, and blocks it holds (shared ones count whole). */
+/* Whether s names an open sequence. */
+bool kvpool_is_open(const struct kvpool *p, seq_id s);
+/* Computed tokens of s, reserved ones beyond them, and blocks it holds (shared
+ * ones count whole). */
 uint32_t kvpool_length(const struct kvpool *p, seq_id s);
+uint32_t kvpool_reserved(const struct kvpool *p, seq_id s);
 uint32_t kvpool_held(const struct kvpool *p, seq_id s);
 /* Blocks that closing s now would make idle (held by it alone). */
 uint32_t kvpool_gain(const struct kvpool *p, seq_id s);

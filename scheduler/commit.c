@@ -5,12 +5,11 @@
  * sink.  Owns nothing beyond struct sched.  Engine thread.  Promises: results of
  * sequences that ended while the step ran are dropped; events of one sequence
  * come in order of position, each position once. */
-#include "scheduler/internal.h"
-
 #include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
+
+#include "scheduler/check.h"
+#include "scheduler/finish.h"
 
 static bool stops(const struct sample_params *p, int32_t token, uint32_t n_before)
 {
@@ -37,18 +36,18 @@ static enum finish take_token(struct sched *s, struct seq *q, const struct sampl
         q->first_us = now > 0 ? now : 1;
     }
     s->stats.tokens_output++;
-    queue_charge(r, 1);
+    sched_queue_charge(r, 1);
     bool stop = stops(r->r.params, out->token, q->n_output - 1);
-    emit(s, &(struct sched_event){ .kind = SCHED_TOKEN,
-                                   .id = r->r.id,
-                                   .choice = q->choice,
-                                   .position = at,
-                                   .out = out,
-                                   .n_prompt = r->r.n_prompt,
-                                   .n_output = q->n_output,
-                                   .n_cached = r->n_cached,
-                                   .n_preempted = q->n_preempted,
-                                   .found = r->found });
+    sched_emit(s, &(struct sched_event){ .kind = SCHED_TOKEN,
+                                         .id = r->r.id,
+                                         .choice = q->choice,
+                                         .position = at,
+                                         .out = out,
+                                         .n_prompt = r->r.n_prompt,
+                                         .n_output = q->n_output,
+                                         .n_cached = r->n_cached,
+                                         .n_preempted = q->n_preempted,
+                                         .found = r->found });
     if (stop)
         return FINISH_STOP;
     return q->n_output >= r->limit ? FINISH_LENGTH : FINISH_NONE;
@@ -68,25 +67,25 @@ static void end(struct sched *s, struct seq *q, enum finish why, int32_t token)
 {
     if (why == FINISH_ERROR)
         count_corrupted(s, q->req);
-    seq_finish(s, q, why, why == FINISH_STOP ? token : -1,
-               why == FINISH_ERROR ? &not_finite : NULL);
+    sched_seq_finish(s, q, why, why == FINISH_STOP ? token : -1,
+                     why == FINISH_ERROR ? &not_finite : NULL);
 }
 
 /* A sibling's first token.  The parent's blocks hold the prompt; without a row
  * or a pool sequence for it, it waits and computes the prompt by itself. */
-static void give_birth(struct sched *s, const struct seq *parent, struct seq *q,
-                       const struct sampled *out)
+static void fork_sibling(struct sched *s, const struct seq *parent, struct seq *q,
+                         const struct sampled *out)
 {
     struct err e;
     q->state = SEQ_WAIT;
     q->known = q->req->r.n_prompt;
-    if (!seq_hold(q, q->known + 1)) {
-        q->state = SEQ_UNBORN; /* is in no list */
+    if (!sched_seq_grow(q, q->known + 1)) {
+        q->state = SEQ_UNFORKED; /* is in no list */
         err_nomem(&e, "a sibling sequence", (q->known + 1) * sizeof *q->hist);
-        seq_finish(s, q, FINISH_ERROR, -1, &e);
+        sched_seq_finish(s, q, FINISH_ERROR, -1, &e);
         return;
     }
-    q->state = SEQ_UNBORN;
+    q->state = SEQ_UNFORKED;
     enum finish why = take_token(s, q, out);
     if (why != FINISH_NONE) {
         end(s, q, why, out->token);
@@ -95,13 +94,13 @@ static void give_birth(struct sched *s, const struct seq *parent, struct seq *q,
     if (s->n_run < s->cfg.max_num_seqs &&
         kvpool_fork(s->pool, parent->sid, &q->sid, &e) == ERR_OK) {
         q->computed = parent->computed;
-        run_add(s, q);
+        sched_run_add(s, q);
         return;
     }
     q->sid = SEQ_NONE;
     q->state = SEQ_WAIT;
     q->lost = q->req->r.n_prompt;
-    queue_resume_add(&s->queue, q);
+    sched_queue_resume_add(&s->queue, q);
 }
 
 /* Scores of prompt tokens among a row's outputs; false: one was not finite and
@@ -113,23 +112,23 @@ static bool take_prompt_scores(struct sched *s, struct seq *q, const struct plan
     for (uint32_t i = 0; i < n && po[i].target >= 0; i++) {
         if (out[i].failed) {
             count_corrupted(s, r);
-            req_finish(s, r, FINISH_ERROR, &not_finite);
+            sched_req_finish(s, r, FINISH_ERROR, &not_finite);
             return false;
         }
         assert(r->lp_next == po[i].n_history);
         r->lp_next++;
-        emit(s, &(struct sched_event){ .kind = SCHED_PROMPT_TOKEN,
-                                       .id = r->r.id,
-                                       .choice = q->choice,
-                                       .position = po[i].n_history,
-                                       .out = &out[i],
-                                       .n_prompt = r->r.n_prompt });
+        sched_emit(s, &(struct sched_event){ .kind = SCHED_PROMPT_TOKEN,
+                                             .id = r->r.id,
+                                             .choice = q->choice,
+                                             .position = po[i].n_history,
+                                             .out = &out[i],
+                                             .n_prompt = r->r.n_prompt });
     }
     return true;
 }
 
 /* One row's outputs [first, first + row->n_outputs). */
-static void take_outputs(struct sched *s, const struct step *t, const struct row *row,
+static void take_outputs(struct sched *s, const struct step *t, const struct step_row *row,
                          const struct sampled *out, uint32_t first)
 {
     struct seq *q = row->seq;
@@ -143,7 +142,7 @@ static void take_outputs(struct sched *s, const struct step *t, const struct row
         if (po[i].target >= 0 || to->state == SEQ_DONE)
             continue;
         if (to != q) {
-            give_birth(s, q, to, &out[first + i]);
+            fork_sibling(s, q, to, &out[first + i]);
             continue;
         }
         q->due--;
@@ -154,7 +153,7 @@ static void take_outputs(struct sched *s, const struct step *t, const struct row
     if (why != FINISH_NONE)
         end(s, q, why, token);
     else if (q->req->limit == 0 && q->computed == q->known)
-        req_finish(s, q->req, FINISH_LENGTH, NULL);
+        sched_req_finish(s, q->req, FINISH_LENGTH, NULL);
 }
 
 static const struct err damaged = { .code = ERR_INTERNAL,
@@ -175,7 +174,7 @@ static void check_ledger(struct sched *s)
             i++;
             continue;
         }
-        seq_finish(s, q, FINISH_ERROR, -1, &damaged);
+        sched_seq_finish(s, q, FINISH_ERROR, -1, &damaged);
         i = 0; /* the list may have moved */
     }
 }
@@ -186,18 +185,19 @@ static void close_step(struct sched *s, struct step *t, uint64_t now)
     t->n_rows = t->n_outputs = 0;
     s->n_flight--;
     if (s->n_flight > 0)
-        step_oldest(s)->start_us = now;
-    zombies_free(s);
+        sched_step_oldest(s)->start_us = now;
+    sched_free_deferred(s);
     check_ledger(s);
+    sched_assert(s);
 }
 
 void sched_commit(struct sched *s, const struct step_plan *plan, const struct sampled *out)
 {
-    struct step *t = step_oldest(s);
-    assert(s->n_flight > 0 && !s->busy && plan == &t->plan.view);
+    struct step *t = sched_step_oldest(s);
+    assert(s->n_flight > 0 && !s->in_callback && plan == &t->plan.view);
     uint64_t now = s->now_us(s->clock_ctx);
     if (s->cfg.itl_target_us != 0 && t->n_decodes > 0)
-        policy_pace_add(&s->pace, t->n_prompt_tokens, now - t->start_us);
+        sched_policy_pace_add(&s->pace, t->n_prompt_tokens, now - t->start_us);
     kvpool_retire(s->pool, plan->step);
     for (uint32_t i = 0; i < t->n_rows; i++) {
         struct seq *q = t->row[i].seq;
@@ -209,7 +209,7 @@ void sched_commit(struct sched *s, const struct step_plan *plan, const struct sa
     }
     uint32_t first = 0;
     for (uint32_t i = 0; i < t->n_rows; i++) {
-        const struct row row = t->row[i];
+        const struct step_row row = t->row[i];
         if (row.seq->state == SEQ_RUN)
             take_outputs(s, t, &row, out, first);
         first += row.n_outputs;
@@ -221,13 +221,13 @@ static const struct err step_failed = { .code = ERR_INTERNAL, .message = "the st
 
 void sched_abort(struct sched *s, const struct step_plan *plan, const struct err *why)
 {
-    struct step *t = step_oldest(s);
-    assert(s->n_flight > 0 && !s->busy && plan == &t->plan.view);
+    struct step *t = sched_step_oldest(s);
+    assert(s->n_flight > 0 && !s->in_callback && plan == &t->plan.view);
     kvpool_retire(s->pool, plan->step);
     for (uint32_t i = 0; i < t->n_rows; i++) {
         struct seq *q = t->row[i].seq;
         if (q->state != SEQ_DONE)
-            req_finish(s, q->req, FINISH_ERROR, why != NULL ? why : &step_failed);
+            sched_req_finish(s, q->req, FINISH_ERROR, why != NULL ? why : &step_failed);
     }
     close_step(s, t, s->now_us(s->clock_ctx));
 }

@@ -19,9 +19,9 @@ static void *array(uint64_t n, size_t size, uint64_t *bytes)
     return malloc((size_t)(n * size + 1));
 }
 
-enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint32_t max_tokens,
-                        uint32_t max_rows, uint32_t max_outputs, uint32_t max_model_len,
-                        struct err *e)
+enum err_code sched_plan_init(struct plan_buffer *b, const struct kv_layout *lay,
+                              uint32_t max_tokens, uint32_t max_rows, uint32_t max_outputs,
+                              uint32_t max_model_len, struct err *e)
 {
     uint64_t bytes = 0;
     *b = (struct plan_buffer){
@@ -48,7 +48,7 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
         ok = ok && b->slot_mapping[g] && b->block_table[g];
     }
     if (!ok) {
-        plan_fini(b);
+        sched_plan_fini(b);
         return err_nomem(e, "step plan buffers", bytes);
     }
     b->view.token = b->token;
@@ -63,7 +63,7 @@ enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay, uint
     return ERR_OK;
 }
 
-void plan_fini(struct plan_buffer *b)
+void sched_plan_fini(struct plan_buffer *b)
 {
     free(b->token);
     free(b->token_from);
@@ -78,7 +78,7 @@ void plan_fini(struct plan_buffer *b)
     *b = (struct plan_buffer){ 0 };
 }
 
-void plan_begin(struct plan_buffer *b, uint64_t step)
+void sched_plan_begin(struct plan_buffer *b, uint64_t step)
 {
     struct step_plan *v = &b->view;
     v->step = step;
@@ -89,8 +89,8 @@ void plan_begin(struct plan_buffer *b, uint64_t step)
     b->cu_seqlens[0] = 0;
 }
 
-uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past,
-                      int32_t from)
+uint32_t sched_plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past,
+                            int32_t from)
 {
     struct step_plan *v = &b->view;
     assert(n > 0 && v->n_rows < b->max_rows && n <= b->max_tokens - v->n_tokens);
@@ -114,7 +114,7 @@ uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, 
     return r;
 }
 
-struct plan_output *plan_add_output(struct plan_buffer *b)
+struct plan_output *sched_plan_add_output(struct plan_buffer *b)
 {
     assert(b->view.n_outputs < b->max_outputs);
     struct plan_output *o = &b->output[b->view.n_outputs++];
@@ -146,7 +146,8 @@ static void fill_group(struct plan_buffer *b, const struct kvpool *pool, const s
     }
 }
 
-const struct step_plan *plan_end(struct plan_buffer *b, struct kvpool *pool, const seq_id *sid)
+const struct step_plan *sched_plan_end(struct plan_buffer *b, struct kvpool *pool,
+                                       const seq_id *sid)
 {
     struct step_plan *v = &b->view;
     uint32_t cols = (v->max_kv_len + b->block_tokens - 1) >> b->block_shift;

@@ -17,21 +17,22 @@ struct plan_buffer {
     struct plan_output *output;
 };
 
-MUST_USE enum err_code plan_init(struct plan_buffer *b, const struct kv_layout *lay,
-                                 uint32_t max_tokens, uint32_t max_rows, uint32_t max_outputs,
-                                 uint32_t max_model_len, struct err *e);
-void plan_fini(struct plan_buffer *b);
+MUST_USE enum err_code sched_plan_init(struct plan_buffer *b, const struct kv_layout *lay,
+                                       uint32_t max_tokens, uint32_t max_rows, uint32_t max_outputs,
+                                       uint32_t max_model_len, struct err *e);
+void sched_plan_fini(struct plan_buffer *b);
 
 /* Begin step `step`; rows and outputs are added in order. */
-void plan_begin(struct plan_buffer *b, uint64_t step);
+void sched_plan_begin(struct plan_buffer *b, uint64_t step);
 /* A row of tokens[0..n) that follow `past` computed ones.  from >= 0: the last
  * one is what that output of the step before samples.  Returns its index. */
-uint32_t plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past,
-                      int32_t from);
+uint32_t sched_plan_add_row(struct plan_buffer *b, const int32_t *tokens, uint32_t n, uint32_t past,
+                            int32_t from);
 /* The next output, to be filled by the caller; ascending by token. */
-struct plan_output *plan_add_output(struct plan_buffer *b);
+struct plan_output *sched_plan_add_output(struct plan_buffer *b);
 /* Slots and tables from the pool, whose sequence sid[r] is row r with its blocks
- * reserved; takes the pool's copies.  Borrowed until the next plan_begin. */
-const struct step_plan *plan_end(struct plan_buffer *b, struct kvpool *pool, const seq_id *sid);
+ * reserved; takes the pool's copies.  Borrowed until the next sched_plan_begin. */
+const struct step_plan *sched_plan_end(struct plan_buffer *b, struct kvpool *pool,
+                                       const seq_id *sid);
 
 #endif

@@ -3,7 +3,8 @@
  * Owns nothing; any thread.  See policy.h for what each promises. */
 #include "scheduler/policy.h"
 
-bool policy_prompt_before(const struct policy_prompt *a, const struct policy_prompt *b)
+bool sched_policy_prompt_before(const struct sched_policy_prompt *a,
+                                const struct sched_policy_prompt *b)
 {
     if (a->priority != b->priority)
         return a->priority < b->priority;
@@ -14,7 +15,7 @@ bool policy_prompt_before(const struct policy_prompt *a, const struct policy_pro
     return a->arrival < b->arrival;
 }
 
-uint32_t policy_chunk(uint64_t left, uint32_t cap, uint32_t budget)
+uint32_t sched_policy_chunk(uint64_t left, uint32_t cap, uint32_t budget)
 {
     uint64_t n = left;
     if (cap != 0 && n > cap)
@@ -23,8 +24,8 @@ uint32_t policy_chunk(uint64_t left, uint32_t cap, uint32_t budget)
 }
 
 /* Whether preempting a is better than preempting b. */
-static bool better_victim(const struct policy_victim *a, const struct policy_victim *b,
-                          uint32_t want, bool latest)
+static bool better_victim(const struct sched_policy_victim *a, const struct sched_policy_victim *b,
+                          uint32_t want)
 {
     bool pa = a->n_preempted >= POLICY_PROTECT_AFTER, pb = b->n_preempted >= POLICY_PROTECT_AFTER;
     if (pa != pb)
@@ -36,12 +37,12 @@ static bool better_victim(const struct policy_victim *a, const struct policy_vic
     uint32_t sb = b->n_preempted < 8 ? b->n_preempted : 8;
     uint64_t ca = ((uint64_t)a->recompute << sa) * gb;
     uint64_t cb = ((uint64_t)b->recompute << sb) * ga;
-    if (ca != cb && !latest)
+    if (ca != cb)
         return ca < cb;
     return a->arrival > b->arrival;
 }
 
-int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t want, bool latest)
+int32_t sched_policy_pick_victim(const struct sched_policy_victim *c, uint32_t n, uint32_t want)
 {
     int32_t best = -1;
     if (want == 0)
@@ -49,20 +50,20 @@ int32_t policy_pick_victim(const struct policy_victim *c, uint32_t n, uint32_t w
     for (uint32_t i = 0; i < n; i++) {
         if (c[i].gain == 0)
             continue;
-        if (best < 0 || better_victim(&c[i], &c[best], want, latest))
+        if (best < 0 || better_victim(&c[i], &c[best], want))
             best = (int32_t)i;
     }
     return best;
 }
 
-bool policy_fits(const struct policy_room *r)
+bool sched_policy_fits(const struct sched_policy_room *r)
 {
     if (r->n_running == 0)
         return r->need <= r->idle;
     return r->need + r->promised + r->growth <= r->idle;
 }
 
-uint64_t policy_look_ahead(uint32_t base, uint64_t remaining, uint32_t n_preempted)
+uint64_t sched_policy_look_ahead(uint32_t base, uint64_t remaining, uint32_t n_preempted)
 {
     if (n_preempted >= POLICY_PROTECT_AFTER)
         return remaining;
@@ -70,14 +71,14 @@ uint64_t policy_look_ahead(uint32_t base, uint64_t remaining, uint32_t n_preempt
     return n < remaining ? n : remaining;
 }
 
-int64_t policy_rounds(int64_t best_deficit)
+int64_t sched_policy_rounds(int64_t best_deficit)
 {
     if (best_deficit > 0)
         return 0;
     return -best_deficit / POLICY_QUANTUM_TOKENS + 1;
 }
 
-int64_t policy_charge(int64_t deficit, uint64_t n_tokens)
+int64_t sched_policy_charge(int64_t deficit, uint64_t n_tokens)
 {
     int64_t room = deficit + POLICY_MAX_DEBT_TOKENS;
     if (room <= 0 || n_tokens >= (uint64_t)room)
@@ -85,13 +86,13 @@ int64_t policy_charge(int64_t deficit, uint64_t n_tokens)
     return deficit - (int64_t)n_tokens;
 }
 
-int64_t policy_credit(int64_t deficit, int64_t rounds)
+int64_t sched_policy_credit(int64_t deficit, int64_t rounds)
 {
     int64_t d = deficit + rounds * POLICY_QUANTUM_TOKENS;
     return d > POLICY_QUANTUM_TOKENS ? POLICY_QUANTUM_TOKENS : d;
 }
 
-void policy_pace_add(struct policy_pace *p, uint32_t n_prompt_tokens, uint64_t step_us)
+void sched_policy_pace_add(struct sched_policy_pace *p, uint32_t n_prompt_tokens, uint64_t step_us)
 {
     const double fade = 0.98;
     double x = n_prompt_tokens, y = (double)step_us;
@@ -109,7 +110,8 @@ void policy_pace_add(struct policy_pace *p, uint32_t n_prompt_tokens, uint64_t s
     }
 }
 
-uint32_t policy_pace_tokens(const struct policy_pace *p, uint32_t target_us, uint32_t budget)
+uint32_t sched_policy_pace_tokens(const struct sched_policy_pace *p, uint32_t target_us,
+                                  uint32_t budget)
 {
     if (p->w < 4)
         return budget;

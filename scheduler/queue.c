@@ -6,9 +6,11 @@
  * depends on its tenant's use and its own arrival alone; every operation takes
  * constant time but for a walk over distinct priorities, or over one level's
  * tenants when all their deficits are used up. */
-#include "scheduler/internal.h"
+#include "scheduler/queue.h"
 
 #include <stdlib.h>
+
+#include "scheduler/policy.h"
 
 static uint32_t slot_of(const struct queue *q, uint64_t key)
 {
@@ -16,7 +18,7 @@ static uint32_t slot_of(const struct queue *q, uint64_t key)
     return (uint32_t)(key >> 32) & q->mask;
 }
 
-enum err_code queue_init(struct queue *q, uint32_t max_reqs, bool by_priority, struct err *e)
+enum err_code sched_queue_init(struct queue *q, uint32_t max_reqs, bool by_priority, struct err *e)
 {
     uint32_t n = 64;
     while (n < max_reqs && n < 1u << 20)
@@ -25,13 +27,13 @@ enum err_code queue_init(struct queue *q, uint32_t max_reqs, bool by_priority, s
     q->tenant = calloc(n, sizeof *q->tenant);
     q->id = calloc(n, sizeof *q->id);
     if (q->tenant == NULL || q->id == NULL) {
-        queue_fini(q);
+        sched_queue_fini(q);
         return err_nomem(e, "scheduler queue", (unsigned long long)n * 2 * sizeof(void *));
     }
     return ERR_OK;
 }
 
-void queue_fini(struct queue *q)
+void sched_queue_fini(struct queue *q)
 {
     free(q->tenant);
     free(q->id);
@@ -39,12 +41,12 @@ void queue_fini(struct queue *q)
     q->id = NULL;
 }
 
-int32_t queue_priority(const struct queue *q, const struct req *r)
+int32_t sched_queue_priority(const struct queue *q, const struct req *r)
 {
     return q->by_priority ? r->r.priority : 0;
 }
 
-struct req *queue_find(const struct queue *q, req_id id)
+struct req *sched_queue_find(const struct queue *q, req_id id)
 {
     struct req *r = q->id[slot_of(q, id)];
     while (r != NULL && r->r.id != id)
@@ -179,10 +181,10 @@ static void flow_drop_if_empty(struct queue *q, struct flow *f)
 
 /* --- requests ------------------------------------------------------------ */
 
-enum err_code queue_add(struct queue *q, struct req *r, struct err *e)
+enum err_code sched_queue_add(struct queue *q, struct req *r, struct err *e)
 {
     struct tenant *t = tenant_get(q, r->r.tenant);
-    struct flow *f = t != NULL ? flow_get(q, t, queue_priority(q, r)) : NULL;
+    struct flow *f = t != NULL ? flow_get(q, t, sched_queue_priority(q, r)) : NULL;
     if (f == NULL) {
         if (t != NULL)
             tenant_drop_if_idle(q, t);
@@ -214,7 +216,7 @@ enum err_code queue_add(struct queue *q, struct req *r, struct err *e)
     return ERR_OK;
 }
 
-void queue_take(struct queue *q, struct req *r)
+void sched_queue_take(struct queue *q, struct req *r)
 {
     struct flow *f = r->flow;
     if (r->wait_prev != NULL)
@@ -232,10 +234,10 @@ void queue_take(struct queue *q, struct req *r)
     flow_drop_if_empty(q, f);
 }
 
-void queue_remove(struct queue *q, struct req *r)
+void sched_queue_remove(struct queue *q, struct req *r)
 {
     if (r->flow != NULL)
-        queue_take(q, r);
+        sched_queue_take(q, r);
     struct req **at = &q->id[slot_of(q, r->r.id)];
     while (*at != r)
         at = &(*at)->id_next;
@@ -254,7 +256,7 @@ void queue_remove(struct queue *q, struct req *r)
     r->tenant = NULL;
 }
 
-struct req *queue_peek(struct queue *q)
+struct req *sched_queue_peek(struct queue *q)
 {
     struct level *l = q->first;
     if (l == NULL)
@@ -271,10 +273,10 @@ struct req *queue_peek(struct queue *q)
         f = f->next;
     } while (f != l->turn);
     /* Every share is used up: next round(s), the turn stays where it is. */
-    int64_t rounds = policy_rounds(best);
+    int64_t rounds = sched_policy_rounds(best);
     struct flow *chosen = NULL;
     do {
-        f->tenant->deficit = policy_credit(f->tenant->deficit, rounds);
+        f->tenant->deficit = sched_policy_credit(f->tenant->deficit, rounds);
         if (chosen == NULL && f->tenant->deficit > 0)
             chosen = f;
         f = f->next;
@@ -283,16 +285,16 @@ struct req *queue_peek(struct queue *q)
     return chosen->head;
 }
 
-void queue_charge(struct req *r, uint64_t n_tokens)
+void sched_queue_charge(struct req *r, uint64_t n_tokens)
 {
-    r->tenant->deficit = policy_charge(r->tenant->deficit, n_tokens);
+    r->tenant->deficit = sched_policy_charge(r->tenant->deficit, n_tokens);
 }
 
 /* --- sequences to resume --------------------------------------------------- */
 
-static bool resumes_before(const struct queue *q, const struct seq *a, const struct seq *b)
+bool sched_queue_resumes_before(const struct queue *q, const struct seq *a, const struct seq *b)
 {
-    int32_t pa = queue_priority(q, a->req), pb = queue_priority(q, b->req);
+    int32_t pa = sched_queue_priority(q, a->req), pb = sched_queue_priority(q, b->req);
     if (pa != pb)
         return pa < pb;
     if (a->req->arrival != b->req->arrival)
@@ -300,10 +302,10 @@ static bool resumes_before(const struct queue *q, const struct seq *a, const str
     return a->choice < b->choice;
 }
 
-void queue_resume_add(struct queue *q, struct seq *s)
+void sched_queue_resume_add(struct queue *q, struct seq *s)
 {
     struct seq *after = q->resume_last;
-    while (after != NULL && resumes_before(q, s, after))
+    while (after != NULL && sched_queue_resumes_before(q, s, after))
         after = after->prev;
     s->prev = after;
     s->next = after != NULL ? after->next : q->resume_first;
@@ -319,7 +321,7 @@ void queue_resume_add(struct queue *q, struct seq *s)
     q->n_resume_tokens += s->known;
 }
 
-void queue_resume_take(struct queue *q, struct seq *s)
+void sched_queue_resume_take(struct queue *q, struct seq *s)
 {
     if (s->prev != NULL)
         s->prev->next = s->next;

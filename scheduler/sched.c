@@ -1,9 +1,9 @@
-/* sched.c: the scheduler's life, its door and its figures.
+/* sched.c: create, destroy, submit, cancel, figures.
  *
  * Owns struct sched and all it points to but the pool.  Engine thread.
  * Promises: a request is refused whole or queued whole; destroy leaves the pool
  * without a sequence of ours. */
-#include "scheduler/internal.h"
+#include "scheduler/finish.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -68,8 +68,8 @@ static enum err_code alloc_steps(struct sched *s, struct err *e)
         t->out_seq = calloc(c->max_outputs, sizeof *t->out_seq);
         if (!t->row || !t->out_seq)
             return err_nomem(e, "scheduler steps", (c->max_num_seqs + c->max_outputs) * 16ull);
-        rc = plan_init(&t->plan, &s->lay, c->max_num_batched_tokens, c->max_num_seqs,
-                       c->max_outputs, c->max_model_len, e);
+        rc = sched_plan_init(&t->plan, &s->lay, c->max_num_batched_tokens, c->max_num_seqs,
+                             c->max_outputs, c->max_model_len, e);
     }
     return rc;
 }
@@ -84,7 +84,7 @@ static void free_arrays(struct sched *s)
     for (uint32_t i = 0; i < STEPS; i++) {
         free(s->steps[i].row);
         free(s->steps[i].out_seq);
-        plan_fini(&s->steps[i].plan);
+        sched_plan_fini(&s->steps[i].plan);
     }
 }
 
@@ -114,8 +114,8 @@ enum err_code sched_create(struct sched **out, struct kvpool *pool, const struct
     s->block_shift = (uint32_t)kv_block_shift(lay->block_tokens);
     s->now = &s->steps[0];
     uint64_t reqs = (uint64_t)c.max_queued + c.max_num_seqs;
-    rc = queue_init(&s->queue, reqs < UINT32_MAX ? (uint32_t)reqs : UINT32_MAX,
-                    c.policy == SCHED_PRIORITY, e);
+    rc = sched_queue_init(&s->queue, reqs < UINT32_MAX ? (uint32_t)reqs : UINT32_MAX,
+                          c.policy == SCHED_PRIORITY, e);
     if (rc != ERR_OK)
         goto fail_queue;
     rc = alloc_arrays(s, e);
@@ -128,7 +128,7 @@ enum err_code sched_create(struct sched **out, struct kvpool *pool, const struct
 
 fail_arrays:
     free_arrays(s);
-    queue_fini(&s->queue);
+    sched_queue_fini(&s->queue);
 fail_queue:
     free(s);
     return rc;
@@ -144,20 +144,20 @@ void sched_destroy(struct sched *s)
 {
     if (s == NULL)
         return;
-    assert(!s->busy);
+    assert(!s->in_callback);
     s->sink.event = no_event;
     if (s->n_flight > 0)
         kvpool_retire(s->pool, s->step);
     s->n_flight = 0;
     while (s->queue.oldest != NULL)
-        req_finish(s, s->queue.oldest, FINISH_CANCELLED, NULL);
-    zombies_free(s);
+        sched_req_finish(s, s->queue.oldest, FINISH_CANCELLED, NULL);
+    sched_free_deferred(s);
     free_arrays(s);
-    queue_fini(&s->queue);
+    sched_queue_fini(&s->queue);
     free(s);
 }
 
-/* --- the door ------------------------------------------------------------------ */
+/* --- submit and cancel ------------------------------------------------------------------ */
 
 static enum err_code check_request(const struct sched *s, const struct sched_request *r,
                                    uint32_t *limit, struct err *e)
@@ -195,12 +195,12 @@ static enum err_code check_request(const struct sched *s, const struct sched_req
 
 enum err_code sched_submit(struct sched *s, const struct sched_request *r, struct err *e)
 {
-    assert(!s->busy);
+    assert(!s->in_callback);
     uint32_t limit = 0;
     enum err_code rc = check_request(s, r, &limit, e);
     if (rc != ERR_OK)
         return rc;
-    if (queue_find(&s->queue, r->id) != NULL)
+    if (sched_queue_find(&s->queue, r->id) != NULL)
         return err_set(e, ERR_CONFLICT, "request id %llu is in use", (unsigned long long)r->id);
     const struct queue *q = &s->queue;
     if (q->n_waiting >= s->cfg.max_queued)
@@ -212,14 +212,14 @@ enum err_code sched_submit(struct sched *s, const struct sched_request *r, struc
                        "queue full: %llu prompt tokens wait and %u more would, at most %llu may",
                        (unsigned long long)q->n_waiting_tokens, r->n_prompt,
                        (unsigned long long)s->cfg.max_queued_tokens);
-    struct req *x = req_create(r, limit);
+    struct req *x = sched_req_create(r, limit);
     if (x == NULL)
         return err_nomem(e, "request", sizeof *x + (unsigned long long)r->n * sizeof(struct seq));
     x->arrival = s->arrivals;
     x->submit_us = s->now_us(s->clock_ctx);
-    rc = queue_add(&s->queue, x, e);
+    rc = sched_queue_add(&s->queue, x, e);
     if (rc != ERR_OK) {
-        req_free(x);
+        sched_req_free(x);
         return rc;
     }
     s->arrivals++;
@@ -228,17 +228,17 @@ enum err_code sched_submit(struct sched *s, const struct sched_request *r, struc
 
 bool sched_cancel(struct sched *s, req_id id, int32_t choice)
 {
-    assert(!s->busy);
-    struct req *r = queue_find(&s->queue, id);
+    assert(!s->in_callback);
+    struct req *r = sched_queue_find(&s->queue, id);
     if (r == NULL)
         return false;
     if (choice < 0) {
-        req_finish(s, r, FINISH_CANCELLED, NULL);
+        sched_req_finish(s, r, FINISH_CANCELLED, NULL);
         return true;
     }
     if ((uint32_t)choice >= r->r.n || r->seq[choice].state == SEQ_DONE)
         return false;
-    seq_finish(s, &r->seq[choice], FINISH_CANCELLED, -1, NULL);
+    sched_seq_finish(s, &r->seq[choice], FINISH_CANCELLED, -1, NULL);
     return true;
 }
 
@@ -289,12 +289,12 @@ void sched_each_holder(const struct sched *s,
 struct sched_row sched_plan_row(const struct sched *s, const struct step_plan *plan, uint32_t row)
 {
     assert(plan == &s->now->plan.view && row < s->now->n_rows);
-    const struct row *r = &s->now->row[row];
+    const struct step_row *r = &s->now->row[row];
     const struct seq *q = r->seq;
     return (struct sched_row){
         .id = q->req->r.id,
         .choice = q->choice,
-        .left = q->due > 0 ? 0 : seq_left(q), /* due: it gives a token */
+        .left = q->due > 0 ? 0 : sched_seq_left(q), /* due: it gives a token */
         .decodes = r->n == 1 && (uint32_t)plan->past_seqlens[row] >= q->req->r.n_prompt,
     };
 }

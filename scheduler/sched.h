@@ -23,9 +23,6 @@
 
 enum sched_policy { SCHED_FCFS, SCHED_PRIORITY };
 
-/* COST: least tokens to recompute a block gained; LATEST: last arrival. */
-enum sched_preempt { SCHED_PREEMPT_COST, SCHED_PREEMPT_LATEST };
-
 struct sched_config {
     uint32_t max_num_seqs;           /* rows a step                             */
     uint32_t max_num_batched_tokens; /* token budget a step                     */
@@ -42,7 +39,6 @@ struct sched_config {
                                  * is at most max_outputs - max_num_seqs + 1 */
     uint32_t look_ahead_tokens; /* room a row should have to grow before another
                                  * starts; 0: 64; 1: none, preempt instead  */
-    enum sched_preempt preempt; /* who goes when blocks run out             */
     bool overlap;               /* the next step may be planned while one is in
                                  * flight: plans may have token_from        */
     uint32_t check_every;       /* steps between ledger checks; 0: 1 in
@@ -150,6 +146,31 @@ struct sched_stats {
                                           * finite */
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
+
+/* Check the numbered invariants, which hold between public calls; ERR_INVALID
+ * names the first that does not, the request and both values.  Changes nothing.
+ * Debug builds check after every sched_next, commit and abort, and end the
+ * program where one fails.
+ * (1) A live request is found by its id, stands in the order of arrival, and has
+ *     as many live sequences as it says, at least one.
+ * (2) A live sequence is in exactly one place: among the running, in a flow (the
+ *     lead of a request that never started), in the list to resume, or unforked
+ *     (its lead has not given the first token).
+ * (3) At most max_num_seqs run.  They, and only they, hold a sequence of the pool,
+ *     each its own.
+ * (4) Tokens computed are the pool's length; tokens in flight are those of the
+ *     sequence's rows in the steps in flight, and the pool's reservation.
+ * (5) Known = prompt + output, output within its limit; computed + in flight <=
+ *     known + due; due is what the steps in flight sample for it, at most one each.
+ * (6) The counts of waiting requests, resuming sequences and their tokens are
+ *     the sums.
+ * (7) Levels ascend by priority; a flow is never empty and holds its tenant's
+ *     requests of its level by arrival; tenants count their live requests, their
+ *     deficits are in bounds.
+ * (8) At most 1 + overlap steps are in flight, each within the budgets of rows,
+ *     tokens and outputs.
+ * (9) Ended requests are kept exactly while a step in flight may name them. */
+MUST_USE enum err_code sched_check(const struct sched *s, struct err *e);
 /* The last failed ledger check, borrowed; NULL when there was none. */
 const struct err *sched_last_violation(const struct sched *s);
 

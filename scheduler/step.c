@@ -5,90 +5,14 @@
  * Owns nothing beyond struct sched.  Engine thread.  Promises: every planned
  * row has its blocks reserved, or is not in the plan; when work is left, either
  * a row is planned or a request that can never run has ended in an error. */
-#include "scheduler/internal.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* --- rows ------------------------------------------------------------------ */
-
-/* Sequences that the logits after q's last known token give a token to. */
-static uint32_t n_samples(const struct seq *q)
-{
-    const struct req *r = q->req;
-    if (r->limit == 0)
-        return 0;
-    uint32_t n = 1;
-    if (q->known + q->due == r->r.n_prompt && q->choice == r->lead)
-        for (uint32_t i = 0; i < r->r.n; i++)
-            n += r->seq[i].state == SEQ_UNBORN;
-    return n;
-}
-
-/* Prompt scores among the logits of the next n tokens of q. */
-static uint32_t n_targets(const struct seq *q, uint32_t n)
-{
-    const struct req *r = q->req;
-    if (q->choice != r->lead || r->lp_next >= r->r.n_prompt)
-        return 0;
-    uint32_t start = seq_start(q);
-    uint32_t from = start > r->lp_next - 1 ? start : r->lp_next - 1;
-    uint32_t to = start + n < r->r.n_prompt - 1 ? start + n : r->r.n_prompt - 1;
-    return to > from ? to - from : 0;
-}
-
-static uint32_t n_outputs(const struct seq *q, uint32_t n)
-{
-    return n_targets(q, n) + (n == seq_left(q) ? n_samples(q) : 0);
-}
-
-uint32_t row_fit(const struct sched *s, const struct seq *q, uint32_t n)
-{
-    uint32_t room = s->cfg.max_outputs - s->now->n_outputs, start = seq_start(q);
-    if (n_outputs(q, n) <= room)
-        return n;
-    const struct req *r = q->req;
-    if (n == seq_left(q))
-        n--; /* its samples wait */
-    if (n_targets(q, n) > room) {
-        uint32_t skip = r->lp_next - 1 > start ? r->lp_next - 1 - start : 0;
-        n = skip + room;
-    }
-    return n;
-}
-
-enum err_code row_add(struct sched *s, struct seq *q, uint32_t n, struct err *e)
-{
-    struct step *t = s->now;
-    assert(n > 0 && q->planned == 0 && t->n_rows < s->cfg.max_num_seqs);
-    enum err_code rc = kvpool_reserve(s->pool, q->sid, n, e);
-    if (rc != ERR_OK)
-        return rc;
-    uint32_t outs = n_outputs(q, n);
-    t->row[t->n_rows++] = (struct row){ .seq = q, .n = n, .n_outputs = outs };
-    t->n_outputs += outs;
-    t->n_live_rows++;
-    q->planned = n;
-    return ERR_OK;
-}
-
-void row_drop(struct sched *s, struct seq *q)
-{
-    struct step *t = s->now;
-    if (q->planned == 0)
-        return;
-    for (uint32_t i = 0; i < t->n_rows; i++) {
-        if (t->row[i].seq == q) {
-            t->n_outputs -= t->row[i].n_outputs;
-            t->n_live_rows--;
-            t->row[i].seq = NULL;
-        }
-    }
-    kvpool_rollback(s->pool, q->sid);
-    q->planned = 0;
-}
+#include "scheduler/admit.h"
+#include "scheduler/check.h"
+#include "scheduler/finish.h"
+#include "scheduler/rows.h"
 
 /* --- preemption -------------------------------------------------------------- */
 
@@ -96,32 +20,31 @@ void row_drop(struct sched *s, struct seq *q)
 static void preempt(struct sched *s, struct seq *q)
 {
     q->lost = q->computed;
-    row_drop(s, q);
-    run_remove(s, q);
-    seq_release(s, q);
+    sched_row_drop(s, q);
+    sched_run_remove(s, q);
+    sched_seq_release(s, q);
     q->state = SEQ_WAIT;
     q->n_preempted++;
     q->passed = 0;
     q->failed = ERR_OK;
     s->stats.preemptions++;
     s->now->n_preempted++;
-    queue_resume_add(&s->queue, q);
+    sched_queue_resume_add(&s->queue, q);
 }
 
 static struct seq *pick_victim(struct sched *s, uint32_t want)
 {
     for (uint32_t i = 0; i < s->n_run; i++) {
         const struct seq *q = s->run[i];
-        s->victim[i] = (struct policy_victim){
+        s->victim[i] = (struct sched_policy_victim){
             .gain = kvpool_gain(s->pool, q->sid),
             .recompute = q->computed,
             .n_preempted = q->n_preempted,
-            .priority = queue_priority(&s->queue, q->req),
+            .priority = sched_queue_priority(&s->queue, q->req),
             .arrival = q->req->arrival,
         };
     }
-    int32_t i =
-        policy_pick_victim(s->victim, s->n_run, want, s->cfg.preempt == SCHED_PREEMPT_LATEST);
+    int32_t i = sched_policy_pick_victim(s->victim, s->n_run, want);
     return i < 0 ? NULL : s->run[i];
 }
 
@@ -133,7 +56,7 @@ static bool secure(struct sched *s, struct seq *q, uint32_t n)
 {
     for (;;) {
         struct err e;
-        enum err_code rc = row_add(s, q, n, &e);
+        enum err_code rc = sched_row_add(s, q, n, &e);
         if (rc == ERR_OK)
             return true;
         if (rc == ERR_BUSY && s->n_flight > 0) {
@@ -172,7 +95,7 @@ static bool may_go_on(const struct seq *q)
     if (q->n_output + q->due >= r->limit)
         return false;
     for (uint32_t i = 0; r->r.n > 1 && i < r->r.n; i++)
-        if (r->seq[i].state == SEQ_UNBORN)
+        if (r->seq[i].state == SEQ_UNFORKED)
             return false;
     return true;
 }
@@ -181,7 +104,7 @@ static void plan_decodes(struct sched *s, uint32_t *budget)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_run; i++)
-        if (seq_left(s->run[i]) == 1 && may_go_on(s->run[i]))
+        if (sched_seq_left(s->run[i]) == 1 && may_go_on(s->run[i]))
             s->cand[n++] = s->run[i];
     if (n == 0)
         return;
@@ -189,9 +112,9 @@ static void plan_decodes(struct sched *s, uint32_t *budget)
     uint32_t start = n > *budget ? s->turn++ % n : 0;
     for (uint32_t i = 0; i < n && *budget > 0; i++) {
         struct seq *q = s->cand[start + i < n ? start + i : start + i - n];
-        if (q->state != SEQ_RUN || row_fit(s, q, 1) == 0)
+        if (q->state != SEQ_RUN || sched_row_fit(s, q, 1) == 0)
             continue;
-        if (!seq_hold(q, q->known + q->due + 1)) {
+        if (!sched_seq_grow(q, q->known + q->due + 1)) {
             q->failed = ERR_NOMEM;
             continue;
         }
@@ -200,14 +123,14 @@ static void plan_decodes(struct sched *s, uint32_t *budget)
     }
 }
 
-/* Sort cand[0..n) by policy_prompt_before; part[] goes along. */
+/* Sort cand[0..n) by sched_policy_prompt_before; part[] goes along. */
 static void sort_prompts(struct sched *s, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++) {
         struct seq *q = s->cand[i];
-        struct policy_prompt p = s->part[i];
+        struct sched_policy_prompt p = s->part[i];
         uint32_t j = i;
-        for (; j > 0 && policy_prompt_before(&p, &s->part[j - 1]); j--) {
+        for (; j > 0 && sched_policy_prompt_before(&p, &s->part[j - 1]); j--) {
             s->cand[j] = s->cand[j - 1];
             s->part[j] = s->part[j - 1];
         }
@@ -221,12 +144,13 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
-        if (seq_left(q) <= 1 || q->planned > 0)
+        if (sched_seq_left(q) <= 1 || q->planned > 0)
             continue;
-        s->part[n] = (struct policy_prompt){ .left = seq_left(q),
-                                             .passed = q->passed,
-                                             .arrival = q->req->arrival,
-                                             .priority = queue_priority(&s->queue, q->req) };
+        s->part[n] =
+            (struct sched_policy_prompt){ .left = sched_seq_left(q),
+                                          .passed = q->passed,
+                                          .arrival = q->req->arrival,
+                                          .priority = sched_queue_priority(&s->queue, q->req) };
         s->cand[n++] = q;
     }
     sort_prompts(s, n);
@@ -234,11 +158,11 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
         struct seq *q = s->cand[i];
         if (q->state != SEQ_RUN)
             continue;
-        uint32_t m = policy_chunk(s->part[i].left, s->cfg.long_prefill_threshold, *budget);
-        m = row_fit(s, q, m);
+        uint32_t m = sched_policy_chunk(s->part[i].left, s->cfg.long_prefill_threshold, *budget);
+        m = sched_row_fit(s, q, m);
         if (m == 0)
             continue;
-        if (!seq_hold(q, q->known + 1)) {
+        if (!sched_seq_grow(q, q->known + 1)) {
             q->failed = ERR_NOMEM;
             continue;
         }
@@ -247,7 +171,7 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
         struct err e;
         bool ok;
         if (s->now->n_live_rows > 0) {
-            enum err_code rc = row_add(s, q, m, &e);
+            enum err_code rc = sched_row_add(s, q, m, &e);
             ok = rc == ERR_OK;
             if (!ok && rc != ERR_BUSY)
                 q->failed = rc;
@@ -259,20 +183,21 @@ static void plan_prompts(struct sched *s, uint32_t *budget)
     }
 }
 
-/* What the passed-over ones are owed: a prompt that got less than it could have
- * taken of the step's budget, because of others. */
+/* Count for each prompt that got less of the step's budget than it could have
+ * taken what others got. */
 static void note_passed(struct sched *s, uint32_t budget)
 {
     struct step *t = s->now;
     uint32_t given = 0;
     for (uint32_t i = 0; i < t->n_rows; i++)
-        if (t->row[i].seq != NULL && seq_left(t->row[i].seq) > 1)
+        if (t->row[i].seq != NULL && sched_seq_left(t->row[i].seq) > 1)
             given += t->row[i].n;
     t->n_prompt_tokens = given;
     for (uint32_t i = 0; i < s->n_run; i++) {
         struct seq *q = s->run[i];
-        uint32_t left = seq_left(q);
-        if (left > 1 && q->planned < policy_chunk(left, s->cfg.long_prefill_threshold, budget))
+        uint32_t left = sched_seq_left(q);
+        if (left > 1 &&
+            q->planned < sched_policy_chunk(left, s->cfg.long_prefill_threshold, budget))
             q->passed += given - q->planned;
     }
 }
@@ -290,7 +215,7 @@ static bool finish_failed(struct sched *s)
         }
         err_set(&e, q->failed, "out of %s while planning a step of %u tokens",
                 q->failed == ERR_LIMIT ? "KV blocks" : "memory", q->known);
-        seq_finish(s, q, FINISH_ERROR, -1, &e);
+        sched_seq_finish(s, q, FINISH_ERROR, -1, &e);
         i = 0; /* the list may have moved */
         any = true;
     }
@@ -299,16 +224,16 @@ static bool finish_failed(struct sched *s)
 
 /* --- the plan ----------------------------------------------------------------- */
 
-static void add_outputs(struct sched *s, struct row *row, uint32_t row_first)
+static void add_outputs(struct sched *s, struct step_row *row, uint32_t row_first)
 {
     struct seq *q = row->seq;
     struct req *r = q->req;
     struct step *t = s->now;
-    uint32_t targets = n_targets(q, row->n), first = 0, start = seq_start(q);
+    uint32_t targets = sched_row_targets(q, row->n), first = 0, start = sched_seq_start(q);
     if (targets > 0)
         first = start > r->lp_next - 1 ? start : r->lp_next - 1;
     for (uint32_t i = 0; i < row->n_outputs; i++) {
-        struct plan_output *o = plan_add_output(&t->plan);
+        struct plan_output *o = sched_plan_add_output(&t->plan);
         t->out_seq[t->n_outputs++] = q;
         uint32_t at = i < targets ? first + i : q->known + q->due - 1;
         o->token = row_first + (at - start);
@@ -321,10 +246,10 @@ static void add_outputs(struct sched *s, struct row *row, uint32_t row_first)
     }
     if (row->n_outputs <= targets + 1)
         return;
-    /* n > 1: the same logits give every unborn sibling its first token. */
+    /* n > 1: the same logits give every unforked sibling its first token. */
     uint32_t out = t->plan.view.n_outputs - (row->n_outputs - targets) + 1;
     for (uint32_t i = 0; i < r->r.n; i++) {
-        if (r->seq[i].state != SEQ_UNBORN)
+        if (r->seq[i].state != SEQ_UNFORKED)
             continue;
         t->out_seq[out] = &r->seq[i];
         t->plan.output[out++].seed = r->r.params->seed + i;
@@ -334,27 +259,28 @@ static void add_outputs(struct sched *s, struct row *row, uint32_t row_first)
 static const struct step_plan *build(struct sched *s)
 {
     struct step *t = s->now;
-    plan_begin(&t->plan, s->step);
+    sched_plan_begin(&t->plan, s->step);
     t->n_decodes = 0;
     t->n_outputs = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->n_rows; i++) {
-        struct row row = t->row[i];
+        struct step_row row = t->row[i];
         struct seq *q = row.seq;
         if (q == NULL)
             continue;
-        uint32_t first = t->plan.view.n_tokens, start = seq_start(q);
-        bool due = q->due > 0 && row.n == seq_left(q);
+        uint32_t first = t->plan.view.n_tokens, start = sched_seq_start(q);
+        bool due = q->due > 0 && row.n == sched_seq_left(q);
         if (due)
             q->hist[q->known] = -1;
-        plan_add_row(&t->plan, q->hist + start, row.n, start, due ? (int32_t)q->due_output : -1);
+        sched_plan_add_row(&t->plan, q->hist + start, row.n, start,
+                           due ? (int32_t)q->due_output : -1);
         add_outputs(s, &row, first);
-        t->n_decodes += seq_left(q) == 1;
+        t->n_decodes += sched_seq_left(q) == 1;
         s->sid[n] = q->sid;
         t->row[n++] = row;
     }
     t->n_rows = n;
-    return plan_end(&t->plan, s->pool, s->sid);
+    return sched_plan_end(&t->plan, s->pool, s->sid);
 }
 
 /* The planned step is in flight from here on. */
@@ -364,7 +290,7 @@ static void launch(struct sched *s)
     uint32_t out = 0;
     for (uint32_t i = 0; i < t->n_rows; i++) {
         struct seq *q = t->row[i].seq;
-        if (q->planned == seq_left(q) && q->req->limit > 0) {
+        if (q->planned == sched_seq_left(q) && q->req->limit > 0) {
             q->due++;
             q->due_output = out;
             while (t->plan.output[q->due_output].target >= 0)
@@ -398,7 +324,7 @@ static void check_plan(const struct sched *s, const struct step_plan *plan)
 /* Nothing runs and yet the first in line cannot start: it never will. */
 static bool fail_stuck(struct sched *s)
 {
-    struct seq *q = admit_next(s);
+    struct seq *q = sched_admit_next(s);
     struct kvpool_stats st;
     kvpool_stats(s->pool, &st);
     if (q == NULL || s->n_run > 0 || s->n_flight > 0 || st.n_resting > 0)
@@ -407,7 +333,7 @@ static bool fail_stuck(struct sched *s)
     err_set(&e, ERR_LIMIT, "%u tokens need more KV blocks than the %llu of %llu that are usable",
             q->known, (unsigned long long)(st.n_free + st.n_cached),
             (unsigned long long)st.n_blocks);
-    seq_finish(s, q, FINISH_ERROR, -1, &e);
+    sched_seq_finish(s, q, FINISH_ERROR, -1, &e);
     return true;
 }
 
@@ -426,38 +352,47 @@ static bool fill_step(struct sched *s)
     plan_decodes(s, &budget);
     if (t->starved) {
         for (uint32_t i = 0; i < s->n_run; i++)
-            row_drop(s, s->run[i]);
+            sched_row_drop(s, s->run[i]);
         return false;
     }
     uint32_t prompts = budget;
     if (s->cfg.itl_target_us != 0 && t->n_live_rows > 0)
-        prompts = policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
+        prompts = sched_policy_pace_tokens(&s->pace, s->cfg.itl_target_us, budget);
     uint32_t most = prompts;
     if (t->n_preempted == 0)
-        admit_shorter(s, &prompts);
+        sched_admit_shorter(s, &prompts);
     plan_prompts(s, &prompts);
     if (t->n_preempted == 0 && !t->starved)
-        admit(s, &prompts);
+        sched_admit(s, &prompts);
     note_passed(s, most);
     return true;
 }
 
-const struct step_plan *sched_next(struct sched *s)
+/* Rows for the next step, until there are some; false: nothing can run now. */
+static bool plan_step(struct sched *s)
 {
-    assert(s->n_flight <= (uint32_t)s->cfg.overlap && !s->busy);
     for (;;) {
         step_reset(s);
         if (!fill_step(s))
-            return NULL;
+            return false;
         bool again = finish_failed(s) || s->now->n_preempted > 0;
         if (s->now->n_live_rows > 0)
-            break;
+            return true;
         if (!again && !fail_stuck(s))
-            return NULL;
+            return false;
     }
-    s->step++;
-    const struct step_plan *plan = build(s);
-    check_plan(s, plan);
-    launch(s);
+}
+
+const struct step_plan *sched_next(struct sched *s)
+{
+    assert(s->n_flight <= (uint32_t)s->cfg.overlap && !s->in_callback);
+    const struct step_plan *plan = NULL;
+    if (plan_step(s)) {
+        s->step++;
+        plan = build(s);
+        check_plan(s, plan);
+        launch(s);
+    }
+    sched_assert(s);
     return plan;
 }

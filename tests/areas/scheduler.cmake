@@ -6,6 +6,8 @@ quire_test(policy_test SOURCES unit/policy_test.c
   LIBRARIES test_support scheduler_inside quire::cmocka LABELS unit)
 quire_test(sched_test SOURCES unit/sched_test.c
   LIBRARIES kvpool_inside sched_world scheduler quire::cmocka LABELS unit)
+quire_test(sched_check_test SOURCES unit/sched_check_test.c
+  LIBRARIES sched_world scheduler_inside quire::cmocka LABELS unit)
 quire_test(sched_order_test SOURCES unit/sched_order_test.c
   LIBRARIES sched_world scheduler quire::cmocka LABELS unit)
 quire_test(sched_property SOURCES property/sched_property.c

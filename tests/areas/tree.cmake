@@ -4,6 +4,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZE STREQUAL "thread")
   add_test(NAME check_tree COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/check_tree)
   add_test(NAME check_symbols COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/check_tree
     --symbols ${CMAKE_BINARY_DIR})
+  add_test(NAME check_docs COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/check_docs)
+  add_test(NAME check_docs_sees_faults
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/check_docs_test.py)
   add_test(NAME check_tree_sees_faults
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/check_tree_test.py)
   get_filename_component(preset ${CMAKE_BINARY_DIR} NAME)

@@ -55,7 +55,6 @@ static void draw_world(struct rng *r, struct world_config *c)
     s->max_partial_prefills = 1 + rng_below(r, 4);
     s->policy = rng_below(r, 2) == 0 ? SCHED_FCFS : SCHED_PRIORITY;
     s->look_ahead_tokens = rng_below(r, 3) == 0 ? 0 : 1 + rng_below(r, 20);
-    s->preempt = rng_below(r, 3) == 0 ? SCHED_PREEMPT_LATEST : SCHED_PREEMPT_COST;
     s->overlap = rng_below(r, 2) == 0;
     s->itl_target_us = rng_below(r, 3) == 0 ? 200 + rng_below(r, 1000) : 0;
     s->max_outputs = rng_below(r, 3) == 0 ? s->max_num_seqs + rng_below(r, 8) : 0;
@@ -213,10 +212,7 @@ TEST(nobody_is_preempted_more_than_three_times)
                                              .max_model_len = 1024,
                                              .look_ahead_tokens = 1,
                                              .overlap = rng_below(&r, 2) == 0,
-                                             .max_partial_prefills = 1 + rng_below(&r, 3),
-                                             .preempt = rng_below(&r, 2) == 0
-                                                            ? SCHED_PREEMPT_LATEST
-                                                            : SCHED_PREEMPT_COST } };
+                                             .max_partial_prefills = 1 + rng_below(&r, 3) } };
         world_open(&w, &c);
         uint32_t room = c.n_blocks * 16;
         for (req_id i = 0; i < 60; i++) {

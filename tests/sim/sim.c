@@ -403,11 +403,9 @@ static void set_policy(struct sim *m, const struct options *o, struct sched_conf
         sc->long_prefill_threshold = (uint32_t)o->threshold;
         sc->look_ahead_tokens = (uint32_t)o->look_ahead;
     } else if (strcmp(o->policy, "vllm") == 0) {
-        /* Arrival order, one part-done prompt, start whenever the prompt fits,
-         * preempt the latest. */
+        /* Arrival order, one part-done prompt, start whenever the prompt fits. */
         sc->max_partial_prefills = 1;
         sc->look_ahead_tokens = 1;
-        sc->preempt = SCHED_PREEMPT_LATEST;
     } else if (strcmp(o->policy, "fcfs") == 0) {
         /* Arrival order, the whole output reserved: nothing is ever preempted. */
         sc->max_partial_prefills = 1;
