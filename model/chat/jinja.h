@@ -1,8 +1,18 @@
 /* jinja.h: the inside of the chat-template interpreter; private to model/.
  *
- * A template is parsed once into a tree (jinja_lex.c, jinja_parse.c) and
- * rendered by walking it (jinja_eval.c) over values with Python's semantics
- * (jinja_value.c, jinja_string.c, jinja_text.c, jinja_filter.c).
+ * A template is parsed once into a tree and rendered by walking it over values
+ * with Python's semantics.  In layers, each calling only those above it here:
+ *
+ *   jinja_value.c                    arena, errors, values, text under construction
+ *   jinja_args.c jinja_lex.c         arguments of calls; tokens
+ *   jinja_text.c jinja_string.c      str(), repr(), JSON; operations on strings
+ *   jinja_format.c                   str.format(), %, strftime
+ *   jinja_operator.c jinja_method.c  arithmetic; methods, attributes, items
+ *   jinja_is.c                       predicates over values
+ *   jinja_filter.c                   filters and globals; look-up of names
+ *   jinja_expr.c jinja_parse.c       from tokens to the tree
+ *   jinja_eval.c                     the walk
+ *   template.c                       from a chat request to the text
  *
  * Memory: everything lives in a struct jinja_arena and dies with it; nothing is
  * freed singly.  Errors: jinja_fail() formats a message with the template line
@@ -317,6 +327,10 @@ static inline bool jinja_is_number(struct jinja_value v)
     return v.kind == JV_BOOL || v.kind == JV_INT || v.kind == JV_BIGINT || v.kind == JV_FLOAT;
 }
 double jinja_number(struct jinja_value v);
+/* Of an int or bool. */
+int64_t jinja_as_int(struct jinja_value v);
+/* Merge sort of l by key[i] (stable). */
+void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value *key, bool reverse);
 /* "'x' is undefined", as the reference words it. */
 _Noreturn void jinja_fail_undefined(struct jinja *j, struct jinja_value v);
 /* What a for loop walks: lists and tuples themselves, keys of maps, characters of
@@ -324,14 +338,25 @@ _Noreturn void jinja_fail_undefined(struct jinja *j, struct jinja_value v);
 const struct jinja_list *jinja_iterate(struct jinja *j, struct jinja_value v);
 /* len(); fails where Python raises. */
 int64_t jinja_length(struct jinja *j, struct jinja_value v);
-struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_value a,
-                                struct jinja_value b);
-struct jinja_value jinja_get_item(struct jinja *j, struct jinja_value v, struct jinja_value key);
-struct jinja_value jinja_get_attr(struct jinja *j, struct jinja_value v,
-                                  const struct jinja_str *name);
+/* v's member of that key, or element of that number: true, with *out undefined for
+ * a number out of range.  False: v has no such. */
+bool jinja_find_item(struct jinja *j, struct jinja_value v, struct jinja_value key,
+                     struct jinja_value *out);
 /* v[from:to:step]; any may be none. */
 struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jinja_value from,
                                struct jinja_value to, struct jinja_value step);
+
+/* ---- arguments: jinja_args.c ---------------------------------------------------- */
+
+/* Argument `at` (0-based) or keyword; *out untouched when absent. */
+bool jinja_arg(const struct jinja_args *args, size_t at, const char *keyword,
+               struct jinja_value *out);
+/* The same, typed; fails with the callee's name on another type. */
+const struct jinja_str *jinja_arg_str(struct jinja *j, const struct jinja_args *args, size_t at,
+                                      const char *keyword, const struct jinja_str *otherwise);
+int64_t jinja_arg_int(struct jinja *j, const struct jinja_args *args, size_t at,
+                      const char *keyword, int64_t otherwise);
+bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword, bool otherwise);
 
 /* ---- text of values: jinja_text.c ----------------------------------------------- */
 
@@ -346,19 +371,9 @@ struct jinja_json_options {
 void jinja_json(struct jinja_buf *b, struct jinja_value v, const struct jinja_json_options *o);
 /* str(v) as a value; strings themselves. */
 struct jinja_str *jinja_to_str(struct jinja *j, struct jinja_value v);
-/* "...".format(args) and "..." % args. */
-struct jinja_value jinja_format_braces(struct jinja *j, const struct jinja_str *s,
-                                       const struct jinja_args *args);
-struct jinja_value jinja_format_percent(struct jinja *j, const struct jinja_str *s,
-                                        struct jinja_value args);
-struct jinja_value jinja_strftime(struct jinja *j, const struct jinja_str *format, time_t t);
 
-/* ---- methods: jinja_string.c ------------------------------------------------------ */
+/* ---- strings: jinja_string.c ---------------------------------------------------- */
 
-/* Whether values of v's kind have a method of this name. */
-bool jinja_has_method(struct jinja_value v, const struct jinja_str *name);
-struct jinja_value jinja_call_method(struct jinja *j, const struct jinja_method *m,
-                                     const struct jinja_args *args);
 /* strip: sides 1 left, 2 right, 3 both; chars NULL: white space. */
 struct jinja_value jinja_strip(struct jinja *j, const struct jinja_str *s, int sides,
                                const struct jinja_str *chars);
@@ -370,27 +385,42 @@ struct jinja_value jinja_recase(struct jinja *j, const struct jinja_str *s, enum
 /* Bytes of the white-space character at s[at], 0 when it is none. */
 size_t jinja_space_at(const struct jinja_str *s, size_t at);
 
+/* ---- formatting: jinja_format.c --------------------------------------------------- */
+
+/* What ".key" (or, item, "[key]") of a value gives. */
+typedef struct jinja_value jinja_field(struct jinja *j, struct jinja_value v,
+                                       struct jinja_value key, bool item);
+/* "...".format(args), whose fields are read by `of`, and "..." % args. */
+struct jinja_value jinja_format_braces(struct jinja *j, const struct jinja_str *s,
+                                       const struct jinja_args *args, jinja_field *of);
+struct jinja_value jinja_format_percent(struct jinja *j, const struct jinja_str *s,
+                                        struct jinja_value args);
+struct jinja_value jinja_strftime(struct jinja *j, const struct jinja_str *format, time_t t);
+
+/* ---- operators: jinja_operator.c -------------------------------------------------- */
+
+struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_value a,
+                                struct jinja_value b);
+
+/* ---- methods, attributes, items: jinja_method.c ------------------------------------ */
+
+struct jinja_value jinja_call_method(struct jinja *j, const struct jinja_method *m,
+                                     const struct jinja_args *args);
+/* v[key] and v.name; undefined where there is none. */
+struct jinja_value jinja_get_item(struct jinja *j, struct jinja_value v, struct jinja_value key);
+struct jinja_value jinja_get_attr(struct jinja *j, struct jinja_value v,
+                                  const struct jinja_str *name);
+
 /* ---- filters, tests, globals: jinja_filter.c, jinja_is.c ---------------------------- */
 
 /* The filter or test of that name, or NULL. args->value[0] is what it applies to. */
 jinja_function *jinja_find_filter(const struct jinja_str *name);
 typedef bool jinja_predicate(struct jinja *j, const struct jinja_args *args);
 jinja_predicate *jinja_find_test(const struct jinja_str *name);
+/* The same without the tests that look names up. */
+jinja_predicate *jinja_find_predicate(const struct jinja_str *name);
 /* A global function of that name, or NULL. */
 jinja_function *jinja_find_global(const struct jinja_str *name);
-
-/* Argument `at` (0-based) or keyword; *out untouched when absent. */
-bool jinja_arg(const struct jinja_args *args, size_t at, const char *keyword,
-               struct jinja_value *out);
-/* The same, typed; fails with the callee's name on another type. */
-const struct jinja_str *jinja_arg_str(struct jinja *j, const struct jinja_args *args, size_t at,
-                                      const char *keyword, const struct jinja_str *otherwise);
-int64_t jinja_arg_int(struct jinja *j, const struct jinja_args *args, size_t at,
-                      const char *keyword, int64_t otherwise);
-bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword, bool otherwise);
-
-/* Merge sort of l by key[i] (stable). */
-void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value *key, bool reverse);
 
 /* ---- parse and walk ------------------------------------------------------------------ */
 

@@ -1,4 +1,5 @@
-/* jinja_filter.c: filters and global functions of the template interpreter.
+/* jinja_filter.c: filters and global functions of the template interpreter, and
+ * where filters, tests and globals are looked up.
  *
  * Owns nothing: results live in the render's arena.  One thread per render.
  * A filter's args->value[0] is what it applies to, so argument i of the
@@ -12,88 +13,7 @@
 #include "model/chat/jinja.h"
 #include "proto/utf8.h"
 
-/* ---- arguments ----------------------------------------------------------------------- */
-
-bool jinja_arg(const struct jinja_args *args, size_t at, const char *keyword,
-               struct jinja_value *out)
-{
-    if (at < args->n) {
-        *out = args->value[at];
-        return true;
-    }
-    for (size_t i = 0; i < args->n_keywords; i++)
-        if (jinja_str_is(args->keyword[i], keyword)) {
-            *out = args->keyword_value[i];
-            return true;
-        }
-    return false;
-}
-
-const struct jinja_str *jinja_arg_str(struct jinja *j, const struct jinja_args *args, size_t at,
-                                      const char *keyword, const struct jinja_str *otherwise)
-{
-    struct jinja_value v;
-    if (!jinja_arg(args, at, keyword, &v)) {
-        if (otherwise == NULL)
-            jinja_fail(j, "%s: argument '%s' is missing", args->callee, keyword);
-        return otherwise;
-    }
-    if (v.kind != JV_STRING)
-        jinja_fail(j, "%s: '%s' is a %s, expected a str", args->callee, keyword,
-                   jinja_type_name(v));
-    return v.u.str;
-}
-
-int64_t jinja_arg_int(struct jinja *j, const struct jinja_args *args, size_t at,
-                      const char *keyword, int64_t otherwise)
-{
-    struct jinja_value v;
-    if (!jinja_arg(args, at, keyword, &v) || v.kind == JV_NONE)
-        return otherwise;
-    if (v.kind != JV_INT && v.kind != JV_BOOL)
-        jinja_fail(j, "%s: '%s' is a %s, expected an int", args->callee, keyword,
-                   jinja_type_name(v));
-    return v.kind == JV_INT ? v.u.integer : v.u.boolean;
-}
-
-bool jinja_arg_bool(const struct jinja_args *args, size_t at, const char *keyword, bool otherwise)
-{
-    struct jinja_value v;
-    return jinja_arg(args, at, keyword, &v) ? jinja_truth(v) : otherwise;
-}
-
 /* ---- shared --------------------------------------------------------------------------- */
-
-static void merge(struct jinja *j, struct jinja_value *item, struct jinja_value *key,
-                  struct jinja_value *spare, size_t n, bool reverse)
-{
-    if (n < 2)
-        return;
-    size_t half = n / 2;
-    merge(j, item, key, spare, half, reverse);
-    merge(j, item + half, key + half, spare, n - half, reverse);
-    size_t a = 0, b = half;
-    for (size_t i = 0; i < n; i++) {
-        int c = a == half ? 1 : b == n ? -1 : jinja_compare(j, key[a], key[b]);
-        bool left = a < half && (b == n || (reverse ? c >= 0 : c <= 0));
-        size_t from = left ? a++ : b++;
-        spare[2 * i] = item[from];
-        spare[2 * i + 1] = key[from];
-    }
-    for (size_t i = 0; i < n; i++) {
-        item[i] = spare[2 * i];
-        key[i] = spare[2 * i + 1];
-    }
-}
-
-void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value *key, bool reverse)
-{
-    if (l->n < 2)
-        return;
-    struct jinja_value *keys = jinja_alloc(j, l->n * sizeof *keys);
-    memcpy(keys, key, l->n * sizeof *keys);
-    merge(j, l->item, keys, jinja_alloc(j, 2 * l->n * sizeof *keys), l->n, reverse);
-}
 
 static struct jinja_value list_copy(struct jinja *j, const struct jinja_list *l)
 {
@@ -784,4 +704,23 @@ jinja_function *jinja_find_filter(const struct jinja_str *name)
 jinja_function *jinja_find_global(const struct jinja_str *name)
 {
     return find_row(globals, sizeof globals / sizeof globals[0], name);
+}
+
+/* ---- tests that look names up ------------------------------------------------------------- */
+
+static bool t_filter(struct jinja *j, const struct jinja_args *a)
+{
+    return a->value[0].kind == JV_STRING && jinja_find_filter(jinja_to_str(j, a->value[0])) != NULL;
+}
+
+static bool t_test(struct jinja *j, const struct jinja_args *a)
+{
+    return a->value[0].kind == JV_STRING && jinja_find_test(jinja_to_str(j, a->value[0])) != NULL;
+}
+
+jinja_predicate *jinja_find_test(const struct jinja_str *name)
+{
+    if (jinja_str_is(name, "filter"))
+        return t_filter;
+    return jinja_str_is(name, "test") ? t_test : jinja_find_predicate(name);
 }

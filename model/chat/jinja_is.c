@@ -173,16 +173,6 @@ static bool t_upper(struct jinja *j, const struct jinja_args *a)
            !jinja_str_equal(s, jinja_recase(j, s, JC_LOWER).u.str);
 }
 
-static bool t_filter(struct jinja *j, const struct jinja_args *a)
-{
-    return a->value[0].kind == JV_STRING && jinja_find_filter(jinja_to_str(j, a->value[0])) != NULL;
-}
-
-static bool t_test(struct jinja *j, const struct jinja_args *a)
-{
-    return a->value[0].kind == JV_STRING && jinja_find_test(jinja_to_str(j, a->value[0])) != NULL;
-}
-
 static const struct {
     const char *name;
     jinja_predicate *holds;
@@ -217,11 +207,9 @@ static const struct {
     { "even", t_even },
     { "lower", t_lower },
     { "upper", t_upper },
-    { "filter", t_filter },
-    { "test", t_test },
 };
 
-jinja_predicate *jinja_find_test(const struct jinja_str *name)
+jinja_predicate *jinja_find_predicate(const struct jinja_str *name)
 {
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
         if (jinja_str_is(name, tests[i].name))

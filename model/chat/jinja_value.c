@@ -1,8 +1,8 @@
 /* jinja_value.c: values of the template interpreter, with Python's semantics
- * for truth, equality, order, membership, items and arithmetic.
+ * for truth, equality, order, membership, items and slices; text under
+ * construction; the arena that all of it lives in.
  *
  * Owns nothing: values live in the render's arena.  One thread per render. */
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +155,80 @@ void jinja_list_add(struct jinja *j, struct jinja_list *l, struct jinja_value v)
         l->cap = cap;
     }
     l->item[l->n++] = v;
+}
+
+/* ---- buffers ------------------------------------------------------------------------ */
+
+void jinja_buf_init(struct jinja_buf *b, struct jinja *j)
+{
+    *b = (struct jinja_buf){ .j = j };
+}
+
+static void reserve(struct jinja_buf *b, size_t n)
+{
+    if (b->cap - b->n >= n)
+        return;
+    size_t cap = b->cap == 0 ? 64 : 2 * b->cap;
+    while (cap < b->n + n)
+        cap *= 2;
+    char *p = jinja_alloc(b->j, cap);
+    if (b->n > 0)
+        memcpy(p, b->p, b->n);
+    b->p = p;
+    if (b->user != NULL) {
+        uint8_t *user = jinja_alloc(b->j, cap);
+        memcpy(user, b->user, b->n);
+        b->user = user;
+    }
+    b->cap = cap;
+}
+
+void jinja_buf_marked(struct jinja_buf *b, const char *p, size_t n, bool user)
+{
+    if (n == 0)
+        return;
+    jinja_step(b->j, 1 + n / 64);
+    reserve(b, n);
+    if (user && b->user == NULL)
+        b->user = jinja_alloc(b->j, b->cap);
+    memcpy(b->p + b->n, p, n);
+    if (b->user != NULL)
+        memset(b->user + b->n, user, n);
+    b->n += n;
+}
+
+void jinja_buf_add(struct jinja_buf *b, const char *p, size_t n)
+{
+    jinja_buf_marked(b, p, n, false);
+}
+
+void jinja_buf_cstr(struct jinja_buf *b, const char *s)
+{
+    jinja_buf_add(b, s, strlen(s));
+}
+
+void jinja_buf_part(struct jinja_buf *b, const struct jinja_str *s, size_t from, size_t to)
+{
+    if (to <= from)
+        return;
+    jinja_buf_add(b, s->p + from, to - from);
+    if (s->user == NULL)
+        return;
+    if (b->user == NULL)
+        b->user = jinja_alloc(b->j, b->cap);
+    memcpy(b->user + b->n - (to - from), s->user + from, to - from);
+}
+
+void jinja_buf_str(struct jinja_buf *b, const struct jinja_str *s)
+{
+    jinja_buf_part(b, s, 0, s->n);
+}
+
+struct jinja_value jinja_buf_value(struct jinja_buf *b)
+{
+    struct jinja_value v = jinja_string(b->j, b->n == 0 ? "" : b->p, b->n);
+    v.u.str->user = b->n == 0 ? NULL : b->user;
+    return v;
 }
 
 /* ---- maps ------------------------------------------------------------------------- */
@@ -322,7 +396,7 @@ double jinja_number(struct jinja_value v)
     }
 }
 
-static int64_t as_integer(struct jinja_value v)
+int64_t jinja_as_int(struct jinja_value v)
 {
     return v.kind == JV_INT ? v.u.integer : v.u.boolean;
 }
@@ -350,7 +424,7 @@ static int compare_numbers(struct jinja_value a, struct jinja_value b)
     }
     if (a.kind == JV_BIGINT || b.kind == JV_BIGINT)
         return compare_bigints(a, b);
-    int64_t x = as_integer(a), y = as_integer(b);
+    int64_t x = jinja_as_int(a), y = jinja_as_int(b);
     return (x > y) - (x < y);
 }
 
@@ -455,6 +529,37 @@ const char *jinja_type_name(struct jinja_value v)
     return name[v.kind];
 }
 
+static void merge(struct jinja *j, struct jinja_value *item, struct jinja_value *key,
+                  struct jinja_value *spare, size_t n, bool reverse)
+{
+    if (n < 2)
+        return;
+    size_t half = n / 2;
+    merge(j, item, key, spare, half, reverse);
+    merge(j, item + half, key + half, spare, n - half, reverse);
+    size_t a = 0, b = half;
+    for (size_t i = 0; i < n; i++) {
+        int c = a == half ? 1 : b == n ? -1 : jinja_compare(j, key[a], key[b]);
+        bool left = a < half && (b == n || (reverse ? c >= 0 : c <= 0));
+        size_t from = left ? a++ : b++;
+        spare[2 * i] = item[from];
+        spare[2 * i + 1] = key[from];
+    }
+    for (size_t i = 0; i < n; i++) {
+        item[i] = spare[2 * i];
+        key[i] = spare[2 * i + 1];
+    }
+}
+
+void jinja_sort(struct jinja *j, struct jinja_list *l, const struct jinja_value *key, bool reverse)
+{
+    if (l->n < 2)
+        return;
+    struct jinja_value *keys = jinja_alloc(j, l->n * sizeof *keys);
+    memcpy(keys, key, l->n * sizeof *keys);
+    merge(j, l->item, keys, jinja_alloc(j, 2 * l->n * sizeof *keys), l->n, reverse);
+}
+
 /* ---- containers ----------------------------------------------------------------------- */
 
 _Noreturn void jinja_fail_undefined(struct jinja *j, struct jinja_value v)
@@ -526,88 +631,29 @@ int64_t jinja_length(struct jinja *j, struct jinja_value v)
     }
 }
 
-struct jinja_value jinja_get_item(struct jinja *j, struct jinja_value v, struct jinja_value key)
+bool jinja_find_item(struct jinja *j, struct jinja_value v, struct jinja_value key,
+                     struct jinja_value *out)
 {
-    const struct jinja_str *name = key.kind == JV_STRING ? key.u.str : NULL;
-    if (v.kind == JV_UNDEFINED)
-        jinja_fail_undefined(j, v);
     if (v.kind == JV_MAP) {
         const struct jinja_value *found = jinja_map_get(j, v.u.map, key);
         if (found != NULL)
-            return *found;
+            *out = *found;
+        return found != NULL;
     }
     bool indexed = v.kind == JV_LIST || v.kind == JV_TUPLE || v.kind == JV_STRING;
-    if (indexed && (key.kind == JV_INT || key.kind == JV_BOOL)) {
-        int64_t n = jinja_length(j, v), i = as_integer(key);
-        i += i < 0 ? n : 0;
-        if (i < 0 || i >= n)
-            return jinja_undefined(NULL);
-        if (v.kind != JV_STRING)
-            return v.u.list->item[i];
+    if (!indexed || (key.kind != JV_INT && key.kind != JV_BOOL))
+        return false;
+    int64_t n = jinja_length(j, v), i = jinja_as_int(key);
+    i += i < 0 ? n : 0;
+    if (i < 0 || i >= n) {
+        *out = jinja_undefined(NULL);
+    } else if (v.kind != JV_STRING) {
+        *out = v.u.list->item[i];
+    } else {
         jinja_step(j, v.u.str->n / 64);
-        return jinja_substring(j, v.u.str, byte_of(v.u.str, i), byte_of(v.u.str, i + 1));
+        *out = jinja_substring(j, v.u.str, byte_of(v.u.str, i), byte_of(v.u.str, i + 1));
     }
-    if (name != NULL && v.kind != JV_MAP)
-        return jinja_get_attr(j, v, name);
-    if (name != NULL && jinja_has_method(v, name))
-        return jinja_get_attr(j, v, name);
-    return jinja_undefined(name);
-}
-
-static struct jinja_value loop_attr(const struct jinja_loop *l, const struct jinja_str *name)
-{
-    size_t n = l->list->n;
-    if (jinja_str_is(name, "index"))
-        return jinja_int((int64_t)l->at + 1);
-    if (jinja_str_is(name, "index0"))
-        return jinja_int((int64_t)l->at);
-    if (jinja_str_is(name, "revindex"))
-        return jinja_int((int64_t)(n - l->at));
-    if (jinja_str_is(name, "revindex0"))
-        return jinja_int((int64_t)(n - l->at) - 1);
-    if (jinja_str_is(name, "first"))
-        return jinja_bool(l->at == 0);
-    if (jinja_str_is(name, "last"))
-        return jinja_bool(l->at + 1 == n);
-    if (jinja_str_is(name, "length"))
-        return jinja_int((int64_t)n);
-    if (jinja_str_is(name, "depth"))
-        return jinja_int(l->depth);
-    if (jinja_str_is(name, "depth0"))
-        return jinja_int(l->depth - 1);
-    if (jinja_str_is(name, "previtem"))
-        return l->at > 0 ? l->list->item[l->at - 1] : jinja_undefined(name);
-    if (jinja_str_is(name, "nextitem"))
-        return l->at + 1 < n ? l->list->item[l->at + 1] : jinja_undefined(name);
-    return jinja_undefined(name);
-}
-
-struct jinja_value jinja_get_attr(struct jinja *j, struct jinja_value v,
-                                  const struct jinja_str *name)
-{
-    if (v.kind == JV_UNDEFINED)
-        jinja_fail_undefined(j, v);
-    if (v.kind == JV_LOOP) {
-        struct jinja_value got = loop_attr(v.u.loop, name);
-        if (got.kind != JV_UNDEFINED)
-            return got;
-    }
-    if (jinja_has_method(v, name)) {
-        struct jinja_value m = { .kind = JV_METHOD };
-        m.u.method = jinja_alloc(j, sizeof *m.u.method);
-        *m.u.method = (struct jinja_method){ v, name };
-        return m;
-    }
-    if (v.kind == JV_MAP || v.kind == JV_NAMESPACE) {
-        struct jinja_str key = *name;
-        const struct jinja_value *found =
-            jinja_map_get(j, v.u.map, (struct jinja_value){ .kind = JV_STRING, .u.str = &key });
-        if (found != NULL)
-            return *found;
-    }
-    if (v.kind == JV_MACRO && jinja_str_is(name, "name"))
-        return jinja_string(j, v.u.macro->node->name->p, v.u.macro->node->name->n);
-    return jinja_undefined(name);
+    return true;
 }
 
 /* One bound of a slice, clamped as Python does. */
@@ -618,7 +664,7 @@ static int64_t slice_bound(struct jinja *j, struct jinja_value v, int64_t n, int
         return otherwise;
     if (v.kind != JV_INT && v.kind != JV_BOOL)
         jinja_fail(j, "a slice needs ints, found %s", jinja_type_name(v));
-    int64_t i = as_integer(v);
+    int64_t i = jinja_as_int(v);
     if (i < 0)
         i = i < -n ? -1 : i + n;
     else if (i > n)
@@ -657,144 +703,4 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
     for (size_t i = 0; i < out.u.list->n; i++)
         jinja_buf_str(&buf, out.u.list->item[i].u.str);
     return jinja_buf_value(&buf);
-}
-
-/* ---- arithmetic -------------------------------------------------------------------------- */
-
-static const char *op_text(enum jinja_op op)
-{
-    static const char *const text[] = {
-        [JO_ADD] = "+",       [JO_SUB] = "-", [JO_MUL] = "*",  [JO_DIV] = "/",
-        [JO_FLOORDIV] = "//", [JO_MOD] = "%", [JO_POW] = "**", [JO_CONCAT] = "~"
-    };
-    return text[op];
-}
-
-static struct jinja_value integers(struct jinja *j, enum jinja_op op, int64_t a, int64_t b)
-{
-    int64_t r = 0;
-    bool over = false;
-    switch (op) {
-    case JO_ADD:
-        over = __builtin_add_overflow(a, b, &r);
-        break;
-    case JO_SUB:
-        over = __builtin_sub_overflow(a, b, &r);
-        break;
-    case JO_MUL:
-        over = __builtin_mul_overflow(a, b, &r);
-        break;
-    case JO_POW:
-        if (b < 0)
-            return jinja_float(pow((double)a, (double)b));
-        r = 1;
-        for (int64_t i = 0; i < b && !over && (a > 1 || a < -1 || i < 2); i++)
-            over = __builtin_mul_overflow(r, a, &r);
-        if (a == -1)
-            r = b % 2 == 0 ? 1 : -1;
-        break;
-    default: /* // and %: toward minus infinity */
-        if (b == 0)
-            jinja_fail(j, "division by zero");
-        over = a == INT64_MIN && b == -1;
-        if (!over) {
-            int64_t q = a / b, m = a % b;
-            if (m != 0 && (m < 0) != (b < 0)) {
-                q--;
-                m += b;
-            }
-            r = op == JO_MOD ? m : q;
-        }
-    }
-    if (over)
-        jinja_fail(j, "int result of '%s' is out of range", op_text(op));
-    return jinja_int(r);
-}
-
-static struct jinja_value reals(struct jinja *j, enum jinja_op op, double a, double b)
-{
-    if (b == 0 && (op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD))
-        jinja_fail(j, "division by zero");
-    switch (op) {
-    case JO_ADD:
-        return jinja_float(a + b);
-    case JO_SUB:
-        return jinja_float(a - b);
-    case JO_MUL:
-        return jinja_float(a * b);
-    case JO_DIV:
-        return jinja_float(a / b);
-    case JO_FLOORDIV:
-        return jinja_float(floor(a / b));
-    case JO_POW:
-        return jinja_float(pow(a, b));
-    default: {
-        double m = fmod(a, b);
-        return jinja_float(m != 0 && (m < 0) != (b < 0) ? m + b : m);
-    }
-    }
-}
-
-/* str * int, list * int */
-static struct jinja_value repeated(struct jinja *j, struct jinja_value v, int64_t times)
-{
-    if (v.kind == JV_STRING) {
-        struct jinja_buf b;
-        jinja_buf_init(&b, j);
-        for (int64_t i = 0; i < times; i++) {
-            jinja_step(j, 1);
-            jinja_buf_str(&b, v.u.str);
-        }
-        return jinja_buf_value(&b);
-    }
-    struct jinja_value out = jinja_list_new(j, v.kind);
-    for (int64_t i = 0; i < times; i++) {
-        jinja_step(j, 1);
-        for (size_t k = 0; k < v.u.list->n; k++)
-            jinja_list_add(j, out.u.list, v.u.list->item[k]);
-    }
-    return out;
-}
-
-static bool is_sequence(struct jinja_value v)
-{
-    return v.kind == JV_STRING || v.kind == JV_LIST || v.kind == JV_TUPLE;
-}
-
-struct jinja_value jinja_binary(struct jinja *j, enum jinja_op op, struct jinja_value a,
-                                struct jinja_value b)
-{
-    if (op == JO_CONCAT || (op == JO_ADD && a.kind == JV_STRING && b.kind == JV_STRING)) {
-        struct jinja_buf buf;
-        jinja_buf_init(&buf, j);
-        jinja_text(&buf, a);
-        jinja_text(&buf, b);
-        return jinja_buf_value(&buf);
-    }
-    if (a.kind == JV_UNDEFINED)
-        jinja_fail_undefined(j, a);
-    if (b.kind == JV_UNDEFINED)
-        jinja_fail_undefined(j, b);
-    if (jinja_is_number(a) && jinja_is_number(b)) {
-        if (op == JO_DIV || a.kind == JV_FLOAT || b.kind == JV_FLOAT)
-            return reals(j, op, jinja_number(a), jinja_number(b));
-        if (a.kind == JV_BIGINT || b.kind == JV_BIGINT)
-            jinja_fail(j, "int operand of '%s' is out of range", op_text(op));
-        return integers(j, op, as_integer(a), as_integer(b));
-    }
-    if (op == JO_ADD && a.kind == b.kind && (a.kind == JV_LIST || a.kind == JV_TUPLE)) {
-        struct jinja_value out = jinja_list_new(j, a.kind);
-        for (size_t i = 0; i < a.u.list->n; i++)
-            jinja_list_add(j, out.u.list, a.u.list->item[i]);
-        for (size_t i = 0; i < b.u.list->n; i++)
-            jinja_list_add(j, out.u.list, b.u.list->item[i]);
-        return out;
-    }
-    if (op == JO_MUL && is_sequence(a) && (b.kind == JV_INT || b.kind == JV_BOOL))
-        return repeated(j, a, as_integer(b));
-    if (op == JO_MUL && is_sequence(b) && (a.kind == JV_INT || a.kind == JV_BOOL))
-        return repeated(j, b, as_integer(a));
-    if (op == JO_MOD && a.kind == JV_STRING)
-        return jinja_format_percent(j, a.u.str, b);
-    jinja_fail(j, "cannot compute %s %s %s", jinja_type_name(a), op_text(op), jinja_type_name(b));
 }
