@@ -3,6 +3,8 @@ quire_test(options_test SOURCES unit/options_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(step_log_test SOURCES unit/step_log_test.c
   LIBRARIES test_support server_engine_inside quire::cmocka LABELS unit)
+quire_test(loader_test SOURCES unit/loader_test.c
+  LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(drain_test SOURCES unit/drain_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(log_test SOURCES unit/log_test.c
