@@ -12,16 +12,14 @@ enum { MOST_RULES = 16 };
 static enum err_code unknown(const struct query_rule *rule, size_t n, const char *name, size_t len,
                              struct err *e)
 {
-    char known[256] = "";
+    char known[256] = "", param[41];
     size_t at = 0;
 
     for (size_t i = 0; i < n && at < sizeof known; i++)
         at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", rule[i].name);
-    err_set(e, ERR_INVALID, "query: `%.*s` is unknown; expected %s", (int)(len < 64 ? len : 64),
-            name, n > 0 ? known : "none");
-    if (e != NULL)
-        snprintf(e->param, sizeof e->param, "%.*s", (int)(len < 40 ? len : 40), name);
-    return ERR_INVALID;
+    snprintf(param, sizeof param, "%.*s", (int)(len < 40 ? len : 40), name);
+    return err_set_param(e, ERR_INVALID, param, "query: `%.*s` is unknown; expected %s",
+                         (int)(len < 64 ? len : 64), name, n > 0 ? known : "none");
 }
 
 /* Index of the word v[0..n) in words; -1: it is none. */

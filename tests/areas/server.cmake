@@ -40,6 +40,9 @@ quire_test(steps_test SOURCES unit/steps_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(engine_fault_test SOURCES fault/engine_fault_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS fault threads)
+quire_test(http_alloc_test SOURCES fault/http_alloc_test.c
+  LIBRARIES http_rig quire::cmocka LABELS fault)
+target_link_options(http_alloc_test PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 quire_test(server_alloc_test SOURCES fault/server_alloc_test.c
   LIBRARIES test_support server_inside server_http_inside quire::cmocka LABELS fault)
 target_link_options(server_alloc_test PRIVATE

@@ -57,7 +57,9 @@ TEST(refusals_name_the_field)
         { "state=all|free", "state", "found `all|free`" },
         { "lim=1", "lim", "`lim` is unknown; expected limit, state" },
         { "limits=1", "limits", "unknown" },
+        { "\xff\x01=1", "??", "`??` is unknown" },
         { "=1", "", "`` is unknown" },
+        { "limit=5&state=all&x=1", "x", "`x` is unknown" },
         { "LIMIT=1", "LIMIT", "unknown" },
     };
     struct err e;
@@ -65,6 +67,8 @@ TEST(refusals_name_the_field)
         assert_int_equal(read_query(rows[i].query, &e), ERR_INVALID);
         assert_string_equal(e.param, rows[i].param);
         assert_contains(e.message, rows[i].message);
+        assert_int_equal(limit, 7); /* nothing is changed */
+        assert_int_equal(which, 9);
     }
     assert_int_equal(query_read("a=1", NULL, 0, &e), ERR_INVALID);
     assert_contains(e.message, "expected none");
