@@ -27,7 +27,7 @@
 
 #include "proto/err.h"
 
-struct workers;      /* parallel.h */
+struct workers;      /* platform/workers.h */
 struct attn_backend; /* below */
 
 /* ---- tensors ------------------------------------------------------------- */

@@ -106,7 +106,7 @@ struct attn_attrs attn_attrs_default(int32_t num_heads, int32_t kv_num_heads)
     return (struct attn_attrs){ .num_heads = num_heads,
                                 .kv_num_heads = kv_num_heads,
                                 .local_window_size = -1,
-                                .qk_norm_epsilon = 1e-6f,
+                                .qk_norm_epsilon = 1e-6f, /* the contract's default */
                                 .k_cache_dtype = "",
                                 .v_cache_dtype = "" };
 }

@@ -13,7 +13,7 @@ static enum err_code cpu_type(const struct model_options *opt, enum op_dtype *ou
 {
     switch (opt->dtype) {
     case MODEL_AUTO:
-        *out = cpu_has_bf16() ? OP_BF16 : OP_F32;
+        *out = model_cpu_has_bf16() ? OP_BF16 : OP_F32;
         return ERR_OK;
     case MODEL_FLOAT32:
         *out = OP_F32;
@@ -32,7 +32,7 @@ static enum err_code open_cpu(struct ops *ops, const struct model_options *opt, 
 {
     enum op_dtype type = OP_F32;
     enum err_code rc = cpu_type(opt, &type, e);
-    return rc ? rc : ops_cpu_open(ops, type, opt->n_threads, e);
+    return rc ? rc : model_cpu_open(ops, type, opt->n_threads, e);
 }
 
 /* The plugin beside the running program, one folder above it (tests), or where
@@ -61,12 +61,12 @@ static enum err_code load_plugin(struct backend *b, const struct model_options *
         snprintf(path, sizeof path, "%s", opt->plugin);
     else
         find_plugin(path, sizeof path);
-    enum err_code rc = attn_plugin_open(&b->plugin, path, e);
+    enum err_code rc = plugin_open(&b->plugin, path, e);
     if (rc == ERR_NOT_FOUND && opt->plugin == NULL)
         return err_set(e, rc, "no CUDA backend beside this program (%s)", plugin_name);
     if (rc)
         return rc;
-    *out = attn_plugin_find(b->plugin, MODEL_ABI, "model");
+    *out = plugin_find(b->plugin, MODEL_ABI, "model");
     if (*out == NULL)
         return err_set(e, ERR_INVALID, "plugin: %.200s has no interface \"model\" of version %d",
                        path, MODEL_ABI);
@@ -85,7 +85,7 @@ static enum err_code open_cuda(struct backend *b, struct ops *ops, const struct 
     if (rc == ERR_OK)
         rc = device->open(ops, 0, e);
     if (rc) {
-        attn_plugin_close(b->plugin);
+        plugin_close(b->plugin);
         b->plugin = NULL;
     }
     return rc;
@@ -98,7 +98,7 @@ static void name_kernels(struct backend *b, const struct ops *ops)
     size_t cap = sizeof b->kernels;
     int n = b->plugin ? snprintf(b->kernels, cap, "attention:")
                       : snprintf(b->kernels, cap,
-                                 "matrices by %s%s; attention:", cpu_kernels_best()->name,
+                                 "matrices by %s%s; attention:", model_cpu_kernels_best()->name,
                                  ops->type == OP_BF16 ? " with bfloat16 products" : "");
 
     for (uint32_t i = 0; i < a->n_kernels && n > 0 && (size_t)n < cap; i++)
@@ -124,8 +124,8 @@ static enum err_code choose(struct backend *b, struct ops *ops, const struct mod
     return open_cpu(ops, opt, e);
 }
 
-enum err_code backend_open(struct backend *b, struct ops *ops, const struct model_options *opt,
-                           struct err *e)
+enum err_code model_backend_open(struct backend *b, struct ops *ops,
+                                 const struct model_options *opt, struct err *e)
 {
     enum err_code rc = choose(b, ops, opt, e);
 
@@ -134,11 +134,11 @@ enum err_code backend_open(struct backend *b, struct ops *ops, const struct mode
     return rc;
 }
 
-void backend_close(struct backend *b, struct ops *ops)
+void model_backend_close(struct backend *b, struct ops *ops)
 {
     if (ops->close != NULL)
         ops->close(ops->self);
-    attn_plugin_close(b->plugin);
+    plugin_close(b->plugin);
     memset(ops, 0, sizeof *ops);
     b->plugin = NULL;
 }

@@ -9,7 +9,7 @@
 #include "model/step/ops.h"
 
 struct backend {
-    struct attn_plugin *plugin;        /* NULL on the CPU                    */
+    struct plugin *plugin;             /* NULL on the CPU                    */
     char note[ERR_MESSAGE_BYTES + 64]; /* why this backend; "" when asked for */
     char kernels[256];                 /* model_info's */
 };
@@ -17,9 +17,9 @@ struct backend {
 /* Open the operations that opt->device and opt->dtype ask for.  AUTO takes a
  * GPU that can be used, else the CPU, and notes the reason; CUDA without one is
  * the plugin's or the driver's error.  On failure nothing stays open. */
-MUST_USE enum err_code backend_open(struct backend *b, struct ops *ops,
-                                    const struct model_options *opt, struct err *e);
+MUST_USE enum err_code model_backend_open(struct backend *b, struct ops *ops,
+                                          const struct model_options *opt, struct err *e);
 /* Also after a failed open, or none (zeroed). */
-void backend_close(struct backend *b, struct ops *ops);
+void model_backend_close(struct backend *b, struct ops *ops);
 
 #endif

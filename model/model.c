@@ -47,9 +47,10 @@ static enum err_code choose_length(struct model *m, const struct model_options *
 static enum err_code open_weights(struct model *m, const char *path, struct err *e)
 {
     struct checkpoint *ck;
-    TRY(checkpoint_open(&ck, path, e));
-    enum err_code rc = weights_load(&m->weights, &m->ops, &m->config, ck, m->info.max_model_len, e);
-    checkpoint_close(ck);
+    TRY(model_checkpoint_open(&ck, path, e));
+    enum err_code rc =
+        model_weights_load(&m->weights, &m->ops, &m->config, ck, m->info.max_model_len, e);
+    model_checkpoint_close(ck);
     return rc;
 }
 
@@ -57,7 +58,7 @@ static enum err_code make_layout(struct model *m, const struct model_options *op
 {
     struct kv_layer_desc layers[KV_LAYERS];
     enum kv_dtype type = m->ops.type == OP_F32 ? KV_F32 : KV_BF16;
-    config_kv_layers(&m->config, m->info.max_model_len, layers);
+    model_config_kv_layers(&m->config, m->info.max_model_len, layers);
     return kv_layout_init(&m->info.layout, layers, m->config.n_layers, opt->block_tokens, type,
                           type, e);
 }
@@ -70,7 +71,6 @@ static void describe(struct model *m)
     m->info.vocab_size = m->config.vocab;
     m->info.n_eos = m->config.n_eos;
     m->info.eos = m->config.eos;
-    m->info.bos = m->config.bos;
     m->info.async = m->ops.device != NULL;
     m->info.weight_bytes = m->weights.n_bytes;
     m->info.n_parameters = m->weights.n_parameters;
@@ -78,10 +78,10 @@ static void describe(struct model *m)
 
 static enum err_code open_model(struct model *m, const struct model_options *opt, struct err *e)
 {
-    TRY(config_load(&m->config, opt->path, e));
-    TRY(generation_load(&m->info.generation, &m->config, opt->path, e));
+    TRY(model_config_load(&m->config, opt->path, e));
+    TRY(model_generation_load(&m->info.generation, &m->config, opt->path, e));
     TRY(choose_length(m, opt, e));
-    TRY(backend_open(&m->backend, &m->ops, opt, e));
+    TRY(model_backend_open(&m->backend, &m->ops, opt, e));
     m->info.device_note = m->backend.note;
     m->info.kernels = m->backend.kernels;
     TRY(make_layout(m, opt, e));
@@ -108,11 +108,11 @@ void model_close(struct model *m)
 {
     if (m == NULL)
         return;
-    sampler_destroy(m->sampler);
-    forward_destroy(m->forward);
-    weights_fini(&m->weights);
-    backend_close(&m->backend, &m->ops);
-    step_resolve_fini(&m->resolve);
+    model_sampler_destroy(m->sampler);
+    model_forward_destroy(m->forward);
+    model_weights_fini(&m->weights);
+    model_backend_close(&m->backend, &m->ops);
+    model_step_resolve_fini(&m->resolve);
     free(m->logits);
     free(m);
 }
@@ -149,9 +149,9 @@ enum err_code model_memory(struct model *m, const struct model_limits *lim,
         return err_set(e, ERR_CONFLICT, "model: already started");
     fl.n_blocks = 1;
     TRY(m->ops.device->open(m->ops.device_index, &before, e));
-    TRY(forward_create(&f, &m->ops, &m->config, &m->weights, &m->info.layout, &fl, e));
+    TRY(model_forward_create(&f, &m->ops, &m->config, &m->weights, &m->info.layout, &fl, e));
     enum err_code rc = m->ops.device->open(m->ops.device_index, &after, e);
-    forward_destroy(f);
+    model_forward_destroy(f);
     if (rc)
         return rc;
     out->total_bytes = after.total_bytes;
@@ -166,13 +166,14 @@ enum err_code model_start(struct model *m, const struct model_limits *lim, struc
     struct forward_limits fl = forward_limits_of(m, lim);
     if (m->forward != NULL)
         return err_set(e, ERR_CONFLICT, "model: already started");
-    TRY(forward_create(&m->forward, &m->ops, &m->config, &m->weights, &m->info.layout, &fl, e));
+    TRY(model_forward_create(&m->forward, &m->ops, &m->config, &m->weights, &m->info.layout, &fl,
+                             e));
     if (m->ops.sample != NULL)
         return ERR_OK;
-    enum err_code rc = sampler_create(&m->sampler, m->config.vocab, lim->max_outputs,
-                                      m->ops.workers(m->ops.self), e);
+    enum err_code rc = model_sampler_create(&m->sampler, m->config.vocab, lim->max_outputs,
+                                            m->ops.workers(m->ops.self), e);
     if (rc) {
-        forward_destroy(m->forward);
+        model_forward_destroy(m->forward);
         m->forward = NULL;
     }
     return rc;
@@ -188,12 +189,13 @@ enum err_code model_forward(struct model *m, const struct step_plan *plan, struc
         return err_set(e, ERR_CONFLICT, "model: steps %llu and %llu are not collected",
                        (unsigned long long)m->before.step, (unsigned long long)m->last.step);
     if (m->sampler != NULL)
-        TRY(step_resolve_apply(&m->resolve, plan,
-                               m->last.step + 1 == plan->step ? m->last.sampled : NULL,
-                               m->last.n_outputs, &known, e));
-    TRY(forward_step(m->forward, known, e));
+        TRY(model_step_resolve_apply(&m->resolve, plan,
+                                     m->last.step + 1 == plan->step ? m->last.sampled : NULL,
+                                     m->last.n_outputs, &known, e));
+    TRY(model_forward_step(m->forward, known, e));
     if (m->sampler != NULL)
-        TRY(sampler_run(m->sampler, known, forward_logits(m->forward), &now.sampled, e));
+        TRY(model_sampler_run(m->sampler, known, model_forward_logits(m->forward), &now.sampled,
+                              e));
     m->before = m->last;
     m->last = now;
     m->n_flight++;
@@ -219,11 +221,12 @@ const float *model_logits(struct model *m)
     if (m->forward == NULL || m->last.step == 0)
         return NULL;
     if (m->ops.device == NULL)
-        return forward_logits(m->forward);
+        return model_forward_logits(m->forward);
     free(m->logits);
     m->logits = malloc(bytes + 1);
     if (m->logits == NULL ||
-        m->ops.download(m->ops.self, m->logits, forward_logits(m->forward), bytes, NULL) != ERR_OK)
+        m->ops.download(m->ops.self, m->logits, model_forward_logits(m->forward), bytes, NULL) !=
+            ERR_OK)
         return NULL;
     return m->logits;
 }

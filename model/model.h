@@ -53,8 +53,6 @@ struct model_memory {
 struct model_generation {
     float temperature, top_p, min_p, repetition_penalty;
     int32_t top_k;
-    bool do_sample; /* false or absent with no temperature: greedy is NOT forced;
-                     * clients' defaults apply */
 };
 
 struct model_info {
@@ -68,7 +66,6 @@ struct model_info {
     uint32_t max_model_len;   /* served context     */
     uint32_t n_eos;
     const int32_t *eos; /* config and generation_config, merged */
-    int32_t bos;        /* -1: none           */
     uint64_t weight_bytes, n_parameters;
     struct model_generation generation;
     struct kv_layout layout;

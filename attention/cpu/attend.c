@@ -23,7 +23,7 @@ struct row {
 
 struct scratch {
     int32_t n_rows, kv_head;
-    const struct q_tile *q_tile;
+    const struct attn_cpu_q_tile *q_tile;
     struct row row[TILE_ROWS];
     struct attn_state state[TILE_ROWS], tile_state[TILE_ROWS];
     float bias[TILE];
@@ -49,7 +49,7 @@ static int64_t floats64(int64_t n)
 }
 
 /* Lay the arrays out after the struct; returns the bytes used. */
-static int64_t lay_out(const struct job *j, struct scratch *sc, char *base)
+static int64_t lay_out(const struct attn_cpu_job *j, struct scratch *sc, char *base)
 {
     int64_t rows = (int64_t)j->tile_heads * j->tile_tokens;
     int64_t at = ((int64_t)sizeof(struct scratch) + 63) / 64 * 64;
@@ -73,13 +73,13 @@ static int64_t lay_out(const struct job *j, struct scratch *sc, char *base)
     return at;
 }
 
-int64_t job_scratch_bytes(const struct job *j)
+int64_t attn_cpu_job_scratch_bytes(const struct attn_cpu_job *j)
 {
     struct scratch sizes;
     return lay_out(j, &sizes, NULL);
 }
 
-static struct scratch *scratch_of(const struct job *j, uint32_t worker)
+static struct scratch *scratch_of(const struct attn_cpu_job *j, uint32_t worker)
 {
     char *base = j->scratch + worker * j->scratch_bytes;
     struct scratch *sc = (struct scratch *)base;
@@ -88,7 +88,8 @@ static struct scratch *scratch_of(const struct job *j, uint32_t worker)
 }
 
 /* Scales of one KV head for its first n channels; NULL for types without. */
-static const float *scales_of(const struct source *s, int32_t kv_head, int32_t n, float *spread)
+static const float *scales_of(const struct attn_cpu_source *s, int32_t kv_head, int32_t n,
+                              float *spread)
 {
     if (s->scale == NULL)
         return NULL;
@@ -101,13 +102,13 @@ static const float *scales_of(const struct source *s, int32_t kv_head, int32_t n
 
 /* ---- opening a unit: its rows and their queries ----------------------------------- */
 
-static void open_unit(const struct job *j, struct scratch *sc, uint32_t unit)
+static void open_unit(const struct attn_cpu_job *j, struct scratch *sc, uint32_t unit)
 {
     int32_t part = (int32_t)(unit % (uint32_t)j->head_parts);
     int32_t kv_head = (int32_t)(unit / (uint32_t)j->head_parts % (uint32_t)j->kv_heads);
     /* Later tiles of a sequence see more keys: they start first. */
     int64_t tile = j->n_q_tiles - 1 - unit / (uint32_t)j->head_parts / (uint32_t)j->kv_heads;
-    const struct q_tile *q = &j->q_tile[tile];
+    const struct attn_cpu_q_tile *q = &j->q_tile[tile];
     int32_t first = part * j->tile_heads;
     int32_t n_heads = j->group - first < j->tile_heads ? j->group - first : j->tile_heads;
     size_t element = attn_dtype_bytes(j->dtype);
@@ -121,17 +122,17 @@ static void open_unit(const struct job *j, struct scratch *sc, uint32_t unit)
     sc->v_scale = scales_of(&j->v, kv_head, (j->v_width + 7) / 8 * 8, sc->v_scales);
     for (int32_t i = 0; i < q->n; i++) {
         int32_t t = q->first + i;
-        int64_t p = job_position(j, q, t);
+        int64_t p = attn_cpu_job_position(j, q, t);
         int64_t lo = attn_first_key(p, j->window), hi = attn_end_key(p, q->kv_len);
         for (int32_t h = 0; h < n_heads; h++) {
             int32_t head = kv_head * j->group + first + h;
             float *x = sc->q + (int64_t)sc->n_rows * j->k_width;
             sc->row[sc->n_rows++] = (struct row){ lo, hi, t, head };
-            row_load(j->dtype,
-                     j->query.base +
-                         (t * j->query.stride + (int64_t)head * j->k_width) * (int64_t)element,
-                     j->k_width, x);
-            prologue_row(j, x, j->q_norm, p);
+            attn_cpu_row_load(j->dtype,
+                              j->query.base + (t * j->query.stride + (int64_t)head * j->k_width) *
+                                                  (int64_t)element,
+                              j->k_width, x);
+            attn_cpu_prologue_row(j, x, j->q_norm, p);
         }
         if (lo < hi) {
             sc->lo = lo < sc->lo ? lo : sc->lo;
@@ -140,7 +141,7 @@ static void open_unit(const struct job *j, struct scratch *sc, uint32_t unit)
     }
 }
 
-static void reset_sums(const struct job *j, struct scratch *sc)
+static void reset_sums(const struct attn_cpu_job *j, struct scratch *sc)
 {
     memset(sc->acc, 0, (size_t)sc->n_rows * (size_t)j->v_stride * sizeof *sc->acc);
     for (int32_t r = 0; r < sc->n_rows; r++)
@@ -150,7 +151,8 @@ static void reset_sums(const struct job *j, struct scratch *sc)
 /* ---- one tile ----------------------------------------------------------------------- */
 
 /* Rows i, i + 1, ... of n positions that follow one another in storage. */
-static void put_rows(const struct job *j, struct scratch *sc, int64_t i, int64_t n, int64_t slot)
+static void put_rows(const struct attn_cpu_job *j, struct scratch *sc, int64_t i, int64_t n,
+                     int64_t slot)
 {
     const char *k = j->k.base + slot * j->k.token_bytes + sc->kv_head * j->k.head_bytes;
     const char *v = j->v.base + slot * j->v.token_bytes + sc->kv_head * j->v.head_bytes;
@@ -164,9 +166,9 @@ static void put_rows(const struct job *j, struct scratch *sc, int64_t i, int64_t
 /* Where positions [from, to) of a tile lie: one look at the table for each
  * block.  Positions outside [lo, hi) and unmapped ones have NULL rows and are
  * never read. */
-static void find_rows(const struct job *j, struct scratch *sc, int64_t from, int64_t to)
+static void find_rows(const struct attn_cpu_job *j, struct scratch *sc, int64_t from, int64_t to)
 {
-    const struct q_tile *q = sc->q_tile;
+    const struct attn_cpu_q_tile *q = sc->q_tile;
     const int32_t *table = j->table != NULL ? j->table + q->seq * j->table_cols : NULL;
     int64_t end = sc->hi < to ? sc->hi : to, n;
     memset(sc->k_row, 0, (size_t)(to - from) * sizeof *sc->k_row);
@@ -196,7 +198,7 @@ static void prefetch_rows(const void *const *row, int64_t bytes)
 }
 
 /* Bias of row r for positions [from, to), 0 beyond its capacities. */
-static const float *bias_of(const struct job *j, struct scratch *sc, const struct row *r,
+static const float *bias_of(const struct attn_cpu_job *j, struct scratch *sc, const struct row *r,
                             int64_t from, int64_t to)
 {
     const int64_t *n = j->bias_shape;
@@ -207,10 +209,10 @@ static const float *bias_of(const struct job *j, struct scratch *sc, const struc
         return NULL;
     memset(sc->bias, 0, sizeof sc->bias);
     if (i < n[2] && from < stop)
-        row_load(j->dtype,
-                 (const char *)j->bias + (((b * n[1] + h) * n[2] + i) * n[3] + from) *
-                                             (int64_t)attn_dtype_bytes(j->dtype),
-                 stop - from, sc->bias);
+        attn_cpu_row_load(j->dtype,
+                          (const char *)j->bias + (((b * n[1] + h) * n[2] + i) * n[3] + from) *
+                                                      (int64_t)attn_dtype_bytes(j->dtype),
+                          stop - from, sc->bias);
     return sc->bias;
 }
 
@@ -223,7 +225,8 @@ static void tile_range(const struct scratch *sc, int64_t tile, int64_t *from, in
 }
 
 /* x = scale, bias, softcap of raw scores; -inf where row r does not admit. */
-static void mask_row(const struct job *j, struct scratch *sc, int32_t r, int64_t from, int64_t to)
+static void mask_row(const struct attn_cpu_job *j, struct scratch *sc, int32_t r, int64_t from,
+                     int64_t to)
 {
     const struct row *row = &sc->row[r];
     float *s = sc->s + (int64_t)r * TILE;
@@ -240,7 +243,7 @@ static void mask_row(const struct job *j, struct scratch *sc, int32_t r, int64_t
 /* Masked scores of every row for positions [from, to) of a tile, s[r][k - from].
  * Meanwhile keys that come next, the next tile's first among them, and the
  * tile's values are on their way. */
-static void score_tile(const struct job *j, struct scratch *sc, int64_t from, int64_t to)
+static void score_tile(const struct attn_cpu_job *j, struct scratch *sc, int64_t from, int64_t to)
 {
     int64_t v_bytes = j->v_width * (int64_t)attn_dtype_bytes(j->v.dtype);
     find_rows(j, sc, from, to + AHEAD);
@@ -256,8 +259,8 @@ static void score_tile(const struct job *j, struct scratch *sc, int64_t from, in
 
 /* Rows [r, r + n) add the weighted V of sub-tile `at`.  Each row takes exactly
  * the keys of its own range; where the ranges agree the rows go together. */
-static void weigh_rows(const struct job *j, struct scratch *sc, int32_t r, int32_t n, int64_t from,
-                       int64_t at)
+static void weigh_rows(const struct attn_cpu_job *j, struct scratch *sc, int32_t r, int32_t n,
+                       int64_t from, int64_t at)
 {
     const float *p = sc->s + (int64_t)r * TILE + (at - from);
     float *acc = sc->tile_acc + (int64_t)r * j->v_stride;
@@ -285,17 +288,18 @@ static void weigh_rows(const struct job *j, struct scratch *sc, int32_t r, int32
                             acc + (int64_t)i * j->v_stride);
 }
 
-static void write_qk(const struct job *j, const struct row *row, const float *s, int64_t from,
-                     int64_t to)
+static void write_qk(const struct attn_cpu_job *j, const struct row *row, const float *s,
+                     int64_t from, int64_t to)
 {
     int64_t stop = to < j->qk_cols ? to : j->qk_cols;
     int64_t at = (row->head * j->n_tokens + row->token) * j->qk_cols + from;
     if (from < stop)
-        row_store(j->qk_dtype, s, stop - from, j->qk + at * (int64_t)attn_dtype_bytes(j->qk_dtype));
+        attn_cpu_row_store(j->qk_dtype, s, stop - from,
+                           j->qk + at * (int64_t)attn_dtype_bytes(j->qk_dtype));
 }
 
 /* The tile's own softmax and weighted V of every row: tile_state, tile_acc. */
-static void attend_tile(const struct job *j, struct scratch *sc, int64_t tile)
+static void attend_tile(const struct attn_cpu_job *j, struct scratch *sc, int64_t tile)
 {
     int64_t from, to;
     tile_range(sc, tile, &from, &to);
@@ -319,8 +323,8 @@ static void attend_tile(const struct job *j, struct scratch *sc, int64_t tile)
 }
 
 /* Merge one tile's result into the running one. */
-static void merge_tile(const struct job *j, struct scratch *sc, const struct attn_state *state,
-                       const float *acc)
+static void merge_tile(const struct attn_cpu_job *j, struct scratch *sc,
+                       const struct attn_state *state, const float *acc)
 {
     for (int32_t r = 0; r < sc->n_rows; r++) {
         float ca, cb;
@@ -334,12 +338,13 @@ static void merge_tile(const struct job *j, struct scratch *sc, const struct att
 
 /* ---- closing a unit: sinks, outputs ---------------------------------------------------- */
 
-static float sink_of(const struct job *j, int32_t head)
+static float sink_of(const struct attn_cpu_job *j, int32_t head)
 {
     float x = 0.0f;
     if (j->head_sink != NULL)
-        row_load(j->dtype, (const char *)j->head_sink + head * (int64_t)attn_dtype_bytes(j->dtype),
-                 1, &x);
+        attn_cpu_row_load(j->dtype,
+                          (const char *)j->head_sink + head * (int64_t)attn_dtype_bytes(j->dtype),
+                          1, &x);
     return x;
 }
 
@@ -354,7 +359,7 @@ static int64_t end_tile(const struct scratch *sc)
 }
 
 /* Probabilities need the final sums: the scores are formed a second time. */
-static void write_probabilities(const struct job *j, struct scratch *sc)
+static void write_probabilities(const struct attn_cpu_job *j, struct scratch *sc)
 {
     for (int64_t tile = first_tile(sc); tile < end_tile(sc); tile++) {
         int64_t from, to;
@@ -371,7 +376,7 @@ static void write_probabilities(const struct job *j, struct scratch *sc)
     }
 }
 
-static void close_unit(const struct job *j, struct scratch *sc)
+static void close_unit(const struct attn_cpu_job *j, struct scratch *sc)
 {
     if (j->qk_mode == ATTN_QK_PROBABILITIES)
         write_probabilities(j, sc);
@@ -382,7 +387,8 @@ static void close_unit(const struct job *j, struct scratch *sc)
         int64_t at = ((int64_t)row->token * j->num_heads + row->head) * j->v_width;
         for (int32_t c = 0; c < j->v_width; c++)
             acc[c] *= f;
-        row_store(j->dtype, acc, j->v_width, j->out + at * (int64_t)attn_dtype_bytes(j->dtype));
+        attn_cpu_row_store(j->dtype, acc, j->v_width,
+                           j->out + at * (int64_t)attn_dtype_bytes(j->dtype));
     }
 }
 
@@ -390,7 +396,7 @@ static void close_unit(const struct job *j, struct scratch *sc)
 
 static void attend_unit(void *ctx, uint32_t unit, uint32_t worker)
 {
-    const struct job *j = ctx;
+    const struct attn_cpu_job *j = ctx;
     struct scratch *sc = scratch_of(j, worker);
     open_unit(j, sc, unit);
     reset_sums(j, sc);
@@ -402,19 +408,19 @@ static void attend_unit(void *ctx, uint32_t unit, uint32_t worker)
 }
 
 /* Partial result of split i of a unit: states, then weighted V. */
-static float *partial_at(const struct job *j, uint32_t unit, int64_t i)
+static float *partial_at(const struct attn_cpu_job *j, uint32_t unit, int64_t i)
 {
     return j->partial + ((int64_t)unit * j->n_splits + i) * j->partial_floats;
 }
 
-static float *partial_acc(const struct job *j, float *partial)
+static float *partial_acc(const struct attn_cpu_job *j, float *partial)
 {
     return partial + floats64(2 * (int64_t)j->tile_heads * j->tile_tokens);
 }
 
 static void attend_split(void *ctx, uint32_t task, uint32_t worker)
 {
-    const struct job *j = ctx;
+    const struct attn_cpu_job *j = ctx;
     struct scratch *sc = scratch_of(j, worker);
     uint32_t unit = task / (uint32_t)j->n_splits;
     int64_t i = task % (uint32_t)j->n_splits, tile;
@@ -432,7 +438,7 @@ static void attend_split(void *ctx, uint32_t task, uint32_t worker)
 /* In order of position: the splits, then whatever lies past their number. */
 static void merge_unit(void *ctx, uint32_t unit, uint32_t worker)
 {
-    const struct job *j = ctx;
+    const struct attn_cpu_job *j = ctx;
     struct scratch *sc = scratch_of(j, worker);
     open_unit(j, sc, unit);
     reset_sums(j, sc);
@@ -449,18 +455,18 @@ static void merge_unit(void *ctx, uint32_t unit, uint32_t worker)
     close_unit(j, sc);
 }
 
-int64_t job_partial_floats(const struct job *j)
+int64_t attn_cpu_job_partial_floats(const struct attn_cpu_job *j)
 {
     int64_t rows = (int64_t)j->tile_heads * j->tile_tokens;
     return floats64(2 * rows) + rows * j->v_stride;
 }
 
 /* Most tiles that any q tile walks: no use splitting further. */
-static int64_t most_tiles(const struct job *j)
+static int64_t most_tiles(const struct attn_cpu_job *j)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < j->n_q_tiles; i++) {
-        const struct q_tile *q = &j->q_tile[i];
+        const struct attn_cpu_q_tile *q = &j->q_tile[i];
         int64_t lo =
             j->positions == NULL ? attn_first_key(q->past + q->first - q->seq_first, j->window) : 0;
         int64_t n = q->kv_len > lo ? ((q->kv_len - 1) >> TILE_SHIFT) - (lo >> TILE_SHIFT) + 1 : 0;
@@ -471,14 +477,14 @@ static int64_t most_tiles(const struct job *j)
 
 /* Zeros, and output_qk's "not admitted", everywhere: padding tokens and
  * positions that no tile visits keep them. */
-static void clear_outputs(const struct job *j)
+static void clear_outputs(const struct attn_cpu_job *j)
 {
     float none = j->qk_mode == ATTN_QK_SCORES ? -INFINITY : 0.0f, row[64];
     int64_t n = (int64_t)j->num_heads * j->n_tokens * j->qk_cols;
     int64_t width = (int64_t)j->num_heads * j->v_width * (int64_t)attn_dtype_bytes(j->dtype);
     int64_t end = 0;
     for (int64_t i = 0; i < j->n_q_tiles; i++) {
-        const struct q_tile *q = &j->q_tile[i];
+        const struct attn_cpu_q_tile *q = &j->q_tile[i];
         memset(j->out + end * width, 0, (size_t)((q->first - end) * width));
         end = q->first + q->n;
     }
@@ -488,11 +494,11 @@ static void clear_outputs(const struct job *j)
     for (int i = 0; i < 64; i++)
         row[i] = none;
     for (int64_t i = 0; i < n; i += 64)
-        row_store(j->qk_dtype, row, n - i < 64 ? n - i : 64,
-                  j->qk + i * (int64_t)attn_dtype_bytes(j->qk_dtype));
+        attn_cpu_row_store(j->qk_dtype, row, n - i < 64 ? n - i : 64,
+                           j->qk + i * (int64_t)attn_dtype_bytes(j->qk_dtype));
 }
 
-void attend(struct job *j, struct workers *w)
+void attn_cpu_attend(struct attn_cpu_job *j, struct workers *w)
 {
     uint32_t units = (uint32_t)(j->n_q_tiles * j->kv_heads * j->head_parts);
     int64_t splits = j->partial != NULL ? most_tiles(j) : 0;

@@ -10,7 +10,7 @@
 #include "attention/cpu/job.h"
 
 struct cpu {
-    const struct attn_inner *inner;
+    const struct attn_cpu_inner *inner;
     struct workers *workers; /* borrowed; NULL: alone */
 };
 
@@ -27,7 +27,7 @@ static enum err_code cpu_open(void **self, const struct attn_options *opt, struc
     struct cpu *c = calloc(1, sizeof *c);
     if (c == NULL)
         return err_nomem(e, "CPU attention backend", sizeof *c);
-    c->inner = attn_inner_choose();
+    c->inner = attn_cpu_inner_choose();
     c->workers = opt->workers;
     *self = c;
     return ERR_OK;
@@ -53,7 +53,7 @@ static const void *data(const struct attn_args *a, enum attn_input i)
     return attn_present(&a->in[i]) ? a->in[i].data : NULL;
 }
 
-static void fill_shape(struct job *j, const struct cpu *c, const struct attn_plan *p)
+static void fill_shape(struct attn_cpu_job *j, const struct cpu *c, const struct attn_plan *p)
 {
     memset(j, 0, sizeof *j);
     j->inner = c->inner;
@@ -70,25 +70,26 @@ static void fill_shape(struct job *j, const struct cpu *c, const struct attn_pla
     j->qk_mode = p->attrs.qk_output;
     j->qk_dtype = p->qk_dtype;
     j->qk_cols = p->qk_cols;
-    job_shape(j);
+    attn_cpu_job_shape(j);
 }
 
 /* New rows: packed rows lie in query beside one another, Q heads first. */
-static void fill_rows(struct job *j, const struct attn_plan *p, const struct attn_args *a)
+static void fill_rows(struct attn_cpu_job *j, const struct attn_plan *p, const struct attn_args *a)
 {
     int64_t element = (int64_t)attn_dtype_bytes(p->dtype);
     int64_t q_width = (int64_t)p->num_heads * p->head_size;
     int64_t kv_width = (int64_t)p->kv_num_heads * p->head_size;
-    j->query = (struct rows){ data(a, ATTN_QUERY), p->query_stride };
-    j->key = (struct rows){ data(a, ATTN_KEY), kv_width };
-    j->value = (struct rows){ data(a, ATTN_VALUE), kv_width };
+    j->query = (struct attn_cpu_rows){ data(a, ATTN_QUERY), p->query_stride };
+    j->key = (struct attn_cpu_rows){ data(a, ATTN_KEY), kv_width };
+    j->value = (struct attn_cpu_rows){ data(a, ATTN_VALUE), kv_width };
     if (p->mode == ATTN_MODE_PACKED && j->query.base != NULL) {
-        j->key = (struct rows){ j->query.base + q_width * element, p->query_stride };
-        j->value = (struct rows){ j->key.base + kv_width * element, p->query_stride };
+        j->key = (struct attn_cpu_rows){ j->query.base + q_width * element, p->query_stride };
+        j->value = (struct attn_cpu_rows){ j->key.base + kv_width * element, p->query_stride };
     }
 }
 
-static void fill_caches(struct job *j, const struct attn_plan *p, const struct attn_args *a)
+static void fill_caches(struct attn_cpu_job *j, const struct attn_plan *p,
+                        const struct attn_args *a)
 {
     static const int32_t empty_table = -1;
     bool latent = p->mode == ATTN_MODE_LATENT;
@@ -98,13 +99,13 @@ static void fill_caches(struct job *j, const struct attn_plan *p, const struct a
     j->table = p->table_cols > 0 ? data(a, ATTN_BLOCK_TABLE) : &empty_table;
     j->table_cols = p->table_cols;
     j->slots = data(a, ATTN_SLOT_MAPPING);
-    j->k_store = (struct sink_cache){ .base = a->in[ATTN_KEY_CACHE].data,
-                                      .dtype = p->k_cache_dtype,
-                                      .width = p->head_size,
-                                      .kv_heads = p->kv_num_heads,
-                                      .scale = data(a, ATTN_K_SCALE),
-                                      .quant = p->attrs.k_quant_type };
-    j->k = job_source(j->k_store.base, p->k_cache_dtype, p->head_size, p->kv_num_heads);
+    j->k_store = (struct attn_cpu_store){ .base = a->in[ATTN_KEY_CACHE].data,
+                                          .dtype = p->k_cache_dtype,
+                                          .width = p->head_size,
+                                          .kv_heads = p->kv_num_heads,
+                                          .scale = data(a, ATTN_K_SCALE),
+                                          .quant = p->attrs.k_quant_type };
+    j->k = attn_cpu_job_source(j->k_store.base, p->k_cache_dtype, p->head_size, p->kv_num_heads);
     j->k.scale = j->k_store.scale;
     j->k.per_channel = p->attrs.k_quant_type == ATTN_PER_CHANNEL;
     j->v = j->k; /* LATENT: V is the leading channels of K */
@@ -119,7 +120,7 @@ static void fill_caches(struct job *j, const struct attn_plan *p, const struct a
     j->v.per_channel = p->attrs.v_quant_type == ATTN_PER_CHANNEL;
 }
 
-static void fill_rest(struct job *j, const struct attn_plan *p, const struct attn_args *a)
+static void fill_rest(struct attn_cpu_job *j, const struct attn_plan *p, const struct attn_args *a)
 {
     j->cu = data(a, ATTN_CU_SEQLENS);
     j->past = data(a, ATTN_PAST_SEQLENS);
@@ -128,12 +129,12 @@ static void fill_rest(struct job *j, const struct attn_plan *p, const struct att
     j->k_norm = data(a, ATTN_K_NORM_WEIGHT);
     j->epsilon = p->attrs.qk_norm_epsilon;
     if (p->attrs.do_rotary)
-        j->rotary = (struct rotary){ .cos_ = data(a, ATTN_COS_CACHE),
-                                     .sin_ = data(a, ATTN_SIN_CACHE),
-                                     .n_rows = p->rotary_rows,
-                                     .dim = p->rotary_dim,
-                                     .offset = p->attrs.rotary_offset,
-                                     .interleaved = p->attrs.rotary_interleaved };
+        j->rotary = (struct attn_cpu_rotary){ .cos_ = data(a, ATTN_COS_CACHE),
+                                              .sin_ = data(a, ATTN_SIN_CACHE),
+                                              .n_rows = p->rotary_rows,
+                                              .dim = p->rotary_dim,
+                                              .offset = p->attrs.rotary_offset,
+                                              .interleaved = p->attrs.rotary_interleaved };
     j->head_sink = data(a, ATTN_HEAD_SINK);
     j->bias = data(a, ATTN_BIAS);
     memcpy(j->bias_shape, p->bias_shape, sizeof j->bias_shape);
@@ -144,17 +145,17 @@ static void fill_rest(struct job *j, const struct attn_plan *p, const struct att
 static enum err_code cpu_size(const void *self, struct attn_plan *p, struct err *e)
 {
     const struct cpu *c = self;
-    struct job j;
+    struct attn_cpu_job j;
     fill_shape(&j, c, p);
-    return job_workspace(&j, workers_count(c->workers), p->max_kv_len, NULL, &p->workspace_bytes,
-                         e);
+    return attn_cpu_job_workspace(&j, workers_count(c->workers), p->max_kv_len, NULL,
+                                  &p->workspace_bytes, e);
 }
 
 static enum err_code cpu_run(void *self, const struct attn_plan *p, const struct attn_args *a,
                              void *workspace, void *stream, struct err *e)
 {
     struct cpu *c = self;
-    struct job j;
+    struct attn_cpu_job j;
     uint64_t bytes;
     enum err_code rc;
     (void)stream;
@@ -162,19 +163,19 @@ static enum err_code cpu_run(void *self, const struct attn_plan *p, const struct
     fill_rows(&j, p, a);
     fill_caches(&j, p, a);
     fill_rest(&j, p, a);
-    rc = job_workspace(&j, workers_count(c->workers), p->max_kv_len, workspace, &bytes, e);
+    rc = attn_cpu_job_workspace(&j, workers_count(c->workers), p->max_kv_len, workspace, &bytes, e);
     if (rc)
         return rc;
-    job_cut(&j);
-    prologue_store(&j, c->workers);
-    attend(&j, c->workers);
+    attn_cpu_job_cut(&j);
+    attn_cpu_prologue_store(&j, c->workers);
+    attn_cpu_attend(&j, c->workers);
     return ERR_OK;
 }
 
 /* ---- dense --------------------------------------------------------------------------- */
 
-static enum err_code dense_job(struct job *j, const struct cpu *c, const struct attn_dense *d,
-                               struct err *e)
+static enum err_code dense_job(struct attn_cpu_job *j, const struct cpu *c,
+                               const struct attn_dense *d, struct err *e)
 {
     int64_t k_width = d->query.shape[1] / d->num_heads;
     int64_t v_width = d->value.shape[1] / d->kv_num_heads;
@@ -195,65 +196,67 @@ static enum err_code dense_job(struct job *j, const struct cpu *c, const struct 
     j->n_tokens = d->query.shape[0];
     j->n_seqs = d->cu_seqlens.shape[0] - 1;
     j->cu = d->cu_seqlens.data;
-    j->query = (struct rows){ d->query.data, d->query.shape[1] };
-    j->k = job_source(d->key.data, j->dtype, j->k_width, j->kv_heads);
-    j->v = job_source(d->value.data, j->dtype, j->v_width, j->kv_heads);
+    j->query = (struct attn_cpu_rows){ d->query.data, d->query.shape[1] };
+    j->k = attn_cpu_job_source(d->key.data, j->dtype, j->k_width, j->kv_heads);
+    j->v = attn_cpu_job_source(d->value.data, j->dtype, j->v_width, j->kv_heads);
     j->out = d->output.data;
     if (attn_present(&d->latent))
         j->store_width = (int32_t)d->latent.shape[1];
-    job_shape(j);
+    attn_cpu_job_shape(j);
     return ERR_OK;
 }
 
 /* The latent rows go to their slots as they are. */
-static void dense_latent(struct job *j, const struct attn_dense *d)
+static void dense_latent(struct attn_cpu_job *j, const struct attn_dense *d)
 {
     if (!attn_present(&d->latent))
         return;
-    j->key = (struct rows){ d->latent.data, d->latent.shape[1] };
+    j->key = (struct attn_cpu_rows){ d->latent.data, d->latent.shape[1] };
     j->slots = d->slot_mapping.data;
     j->n_slots = d->latent_cache.shape[0] * d->latent_cache.shape[1];
-    j->k_store = (struct sink_cache){ .base = d->latent_cache.data,
-                                      .dtype = d->latent_cache.dtype,
-                                      .width = (int32_t)d->latent.shape[1],
-                                      .kv_heads = 1,
-                                      .scale = attn_present(&d->k_scale) ? d->k_scale.data : NULL,
-                                      .quant = d->k_quant_type };
+    j->k_store =
+        (struct attn_cpu_store){ .base = d->latent_cache.data,
+                                 .dtype = d->latent_cache.dtype,
+                                 .width = (int32_t)d->latent.shape[1],
+                                 .kv_heads = 1,
+                                 .scale = attn_present(&d->k_scale) ? d->k_scale.data : NULL,
+                                 .quant = d->k_quant_type };
 }
 
 static enum err_code dense_size(const void *self, const struct attn_dense *d, uint64_t *bytes,
                                 struct err *e)
 {
     const struct cpu *c = self;
-    struct job j;
+    struct attn_cpu_job j;
     enum err_code rc = dense_job(&j, c, d, e);
     if (rc)
         return rc;
-    return job_workspace(&j, workers_count(c->workers), j.n_tokens, NULL, bytes, e);
+    return attn_cpu_job_workspace(&j, workers_count(c->workers), j.n_tokens, NULL, bytes, e);
 }
 
 static enum err_code dense_run(void *self, const struct attn_dense *d, void *workspace,
                                void *stream, struct err *e)
 {
     struct cpu *c = self;
-    struct job j;
+    struct attn_cpu_job j;
     uint64_t bytes;
     enum err_code rc = dense_job(&j, c, d, e);
     (void)stream;
     if (rc == ERR_OK)
-        rc = job_workspace(&j, workers_count(c->workers), j.n_tokens, workspace, &bytes, e);
+        rc =
+            attn_cpu_job_workspace(&j, workers_count(c->workers), j.n_tokens, workspace, &bytes, e);
     if (rc)
         return rc;
-    job_cut(&j);
+    attn_cpu_job_cut(&j);
     dense_latent(&j, d);
-    prologue_store(&j, c->workers);
-    attend(&j, c->workers);
+    attn_cpu_prologue_store(&j, c->workers);
+    attn_cpu_attend(&j, c->workers);
     return ERR_OK;
 }
 
 /* ---- memory ---------------------------------------------------------------------------- */
 
-static enum err_code cpu_map(void *self, size_t bytes, void **out, struct err *e)
+static enum err_code model_cpu_map(void *self, size_t bytes, void **out, struct err *e)
 {
     void *p;
     (void)self;
@@ -267,7 +270,7 @@ static enum err_code cpu_map(void *self, size_t bytes, void **out, struct err *e
     return ERR_OK;
 }
 
-static void cpu_unmap(void *self, void *p, size_t bytes)
+static void model_cpu_unmap(void *self, void *p, size_t bytes)
 {
     (void)self;
     munmap(p, bytes == 0 ? 1 : bytes);
@@ -310,8 +313,8 @@ const struct attn_backend *attn_cpu_backend(void)
         .run = cpu_run,
         .dense_size = dense_size,
         .dense_run = dense_run,
-        .map = cpu_map,
-        .unmap = cpu_unmap,
+        .map = model_cpu_map,
+        .unmap = model_cpu_unmap,
         .copy_in = cpu_copy,
         .copy_out = cpu_copy,
         .copy_blocks = cpu_copy_blocks,

@@ -1,7 +1,7 @@
 /* inner.h: the inner loops of the CPU backend, compiled once per instruction set.
  *
  * inner_body.h holds the one text; inner_base.c, inner_avx2.c and inner_avx512.c
- * compile it for their target, and attn_inner_choose picks the best that this
+ * compile it for their target, and attn_cpu_inner_choose picks the best that this
  * machine runs.  Pure functions on the caller's memory; any thread.
  *
  * Promise: each number is computed by one fixed chain of operations (a score
@@ -21,7 +21,7 @@ enum {
     INNER_ROWS = 4   /* rows that share their loads         */
 };
 
-struct attn_inner {
+struct attn_cpu_inner {
     const char *name;
     /* kt[c * INNER_KEYS + i] = row[i][c] as float, times scale[c] for 8-bit
      * types; 0 where row[i] is NULL.  width is a multiple of 8. */
@@ -45,12 +45,12 @@ struct attn_inner {
     void (*merge)(float *a, float ca, const float *b, float cb, int32_t n);
 };
 
-extern const struct attn_inner attn_inner_base;
+extern const struct attn_cpu_inner attn_cpu_inner_base;
 #if defined(__x86_64__)
-extern const struct attn_inner attn_inner_avx2, attn_inner_avx512;
+extern const struct attn_cpu_inner attn_cpu_inner_avx2, attn_cpu_inner_avx512;
 #endif
 
 /* The best for this machine. */
-const struct attn_inner *attn_inner_choose(void);
+const struct attn_cpu_inner *attn_cpu_inner_choose(void);
 
 #endif

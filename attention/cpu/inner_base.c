@@ -1,6 +1,6 @@
 /* inner_base.c: the inner loops for any machine (SSE2, NEON and others).
  * See inner.h. */
-#define INNER_NAME  attn_inner_base
+#define INNER_NAME  attn_cpu_inner_base
 #define INNER_LABEL "base"
 #define LANES       4
 #if defined(__aarch64__)

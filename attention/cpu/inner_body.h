@@ -266,7 +266,7 @@ static void load_values(enum attn_dtype d, const void *const *row, const float *
     }
 }
 
-/* ---- products ------------------------------------------------------------------- */
+/* ---- scores and outputs ------------------------------------------------------------------- */
 
 /* n rows by two vectors of keys: n * 2 sums in registers. */
 INLINE void scores_of(int n, const float *q, int32_t width, const float *kt, float *s,
@@ -395,7 +395,7 @@ static void merge(float *restrict a, float ca, const float *restrict b, float cb
         a[i] = a[i] * ca + b[i] * cb;
 }
 
-const struct attn_inner INNER_NAME = {
+const struct attn_cpu_inner INNER_NAME = {
     .name = INNER_LABEL,
     .load_keys = load_keys,
     .load_values = load_values,

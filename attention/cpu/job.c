@@ -10,18 +10,19 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-struct source job_source(const void *base, enum attn_dtype dtype, int32_t width, int32_t kv_heads)
+struct attn_cpu_source attn_cpu_job_source(const void *base, enum attn_dtype dtype, int32_t width,
+                                           int32_t kv_heads)
 {
     int64_t head_bytes = width * (int64_t)attn_dtype_bytes(dtype);
-    return (struct source){ .base = base,
-                            .dtype = dtype,
-                            .width = width,
-                            .kv_heads = kv_heads,
-                            .head_bytes = head_bytes,
-                            .token_bytes = head_bytes * kv_heads };
+    return (struct attn_cpu_source){ .base = base,
+                                     .dtype = dtype,
+                                     .width = width,
+                                     .kv_heads = kv_heads,
+                                     .head_bytes = head_bytes,
+                                     .token_bytes = head_bytes * kv_heads };
 }
 
-void job_shape(struct job *j)
+void attn_cpu_job_shape(struct attn_cpu_job *j)
 {
     j->group = j->num_heads / j->kv_heads;
     j->tile_heads = j->group < TILE_ROWS ? j->group : TILE_ROWS;
@@ -32,17 +33,18 @@ void job_shape(struct job *j)
     j->v_stride = (int32_t)round_up(j->v_width, INNER_PAD);
 }
 
-int64_t job_max_q_tiles(const struct job *j)
+int64_t attn_cpu_job_max_q_tiles(const struct attn_cpu_job *j)
 {
     return j->n_tokens / j->tile_tokens + (j->n_seqs < j->n_tokens ? j->n_seqs : j->n_tokens);
 }
 
-int64_t job_position(const struct job *j, const struct q_tile *q, int64_t t)
+int64_t attn_cpu_job_position(const struct attn_cpu_job *j, const struct attn_cpu_q_tile *q,
+                              int64_t t)
 {
     return j->positions != NULL ? j->positions[t] : q->past + (t - q->seq_first);
 }
 
-void job_cut(struct job *j)
+void attn_cpu_job_cut(struct attn_cpu_job *j)
 {
     int64_t end = 0, n = 0;
     int64_t capacity = j->table != NULL ? j->table_cols << j->block_shift : INT64_MAX;
@@ -57,7 +59,7 @@ void job_cut(struct job *j)
         end = stop;
         kv_len = past + (stop - first);
         for (int64_t t = first; t < stop; t += j->tile_tokens)
-            j->q_tile[n++] = (struct q_tile){
+            j->q_tile[n++] = (struct attn_cpu_q_tile){
                 .seq = (int32_t)b,
                 .first = (int32_t)t,
                 .n = (int32_t)(stop - t < j->tile_tokens ? stop - t : j->tile_tokens),
@@ -78,10 +80,10 @@ enum {
 
 /* Splits worth room, 0 for none: only batches too small to occupy the pool are
  * split, and more than max_kv_len can fill is never needed. */
-static int64_t count_splits(const struct job *j, int64_t units, uint32_t n_workers,
+static int64_t count_splits(const struct attn_cpu_job *j, int64_t units, uint32_t n_workers,
                             int64_t max_kv_len)
 {
-    int64_t most = PARTIAL_MAX_BYTES / 4 / job_partial_floats(j);
+    int64_t most = PARTIAL_MAX_BYTES / 4 / attn_cpu_job_partial_floats(j);
     int64_t n = (max_kv_len + TILE - 1) / TILE;
     if (n_workers == 1 || units == 0 || units >= (int64_t)UNITS_PER_WORKER * n_workers ||
         j->qk_mode != ATTN_QK_NONE)
@@ -90,20 +92,20 @@ static int64_t count_splits(const struct job *j, int64_t units, uint32_t n_worke
     return n > 1 ? n : 0;
 }
 
-enum err_code job_workspace(struct job *j, uint32_t n_workers, int64_t max_kv_len, char *base,
-                            uint64_t *bytes, struct err *e)
+enum err_code attn_cpu_job_workspace(struct attn_cpu_job *j, uint32_t n_workers, int64_t max_kv_len,
+                                     char *base, uint64_t *bytes, struct err *e)
 {
-    int64_t tiles = job_max_q_tiles(j), units, at;
+    int64_t tiles = attn_cpu_job_max_q_tiles(j), units, at;
     if (tiles > INT32_MAX / ((int64_t)j->kv_heads * j->head_parts))
         return err_set_param(e, ERR_LIMIT, "query",
                              "query: %lld tokens of %d heads, more than one call can attend",
                              (long long)j->n_tokens, j->num_heads);
     units = tiles * j->kv_heads * j->head_parts;
-    j->scratch_bytes = job_scratch_bytes(j);
+    j->scratch_bytes = attn_cpu_job_scratch_bytes(j);
     if (j->scratch_bytes < (int64_t)j->store_width * 4)
         j->scratch_bytes = (int64_t)j->store_width * 4;
     j->scratch_bytes = round_up(j->scratch_bytes, 64);
-    j->partial_floats = job_partial_floats(j);
+    j->partial_floats = attn_cpu_job_partial_floats(j);
     j->n_splits = count_splits(j, units, n_workers, max_kv_len);
     at = round_up(tiles * (int64_t)sizeof *j->q_tile, 64);
     *bytes = (uint64_t)(at + j->scratch_bytes * n_workers +
@@ -111,7 +113,7 @@ enum err_code job_workspace(struct job *j, uint32_t n_workers, int64_t max_kv_le
     if (base == NULL)
         return ERR_OK;
     base = (char *)(((uintptr_t)base + 63) & ~(uintptr_t)63);
-    j->q_tile = (struct q_tile *)base;
+    j->q_tile = (struct attn_cpu_q_tile *)base;
     j->scratch = base + at;
     if (j->n_splits > 0)
         j->partial = (float *)(j->scratch + j->scratch_bytes * n_workers);

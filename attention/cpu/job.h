@@ -1,6 +1,6 @@
 /* job.h: one call of the CPU backend, in plain pointers and numbers.
  *
- * The paged operator and the dense entry point both fill a struct job; prologue.c
+ * The paged operator and the dense entry point both fill a struct attn_cpu_job; prologue.c
  * and attend.c work from it alone.  Private to attention/cpu. */
 #ifndef ATTENTION_CPU_JOB_H
 #define ATTENTION_CPU_JOB_H
@@ -18,7 +18,7 @@
 enum { TILE_SHIFT = 8, TILE = 1 << TILE_SHIFT, TILE_ROWS = 64 };
 
 /* Where rows of K or V come from. */
-struct source {
+struct attn_cpu_source {
     const char *base;
     enum attn_dtype dtype;
     int32_t width, kv_heads;
@@ -28,7 +28,7 @@ struct source {
 };
 
 /* Where new rows of K or V go. */
-struct sink_cache {
+struct attn_cpu_store {
     char *base; /* NULL: nothing to store */
     enum attn_dtype dtype;
     int32_t width, kv_heads;
@@ -38,41 +38,41 @@ struct sink_cache {
 
 /* Rows of new tokens: element (token, head, channel) at
  * base + (token * stride + head * width + channel) elements. */
-struct rows {
+struct attn_cpu_rows {
     const char *base;
     int64_t stride;
 };
 
-struct rotary {
+struct attn_cpu_rotary {
     const void *cos_, *sin_; /* NULL: no rotation */
     int64_t n_rows;
     int32_t dim, offset, interleaved;
 };
 
 /* New tokens of one sequence that are attended together, with its lengths. */
-struct q_tile {
+struct attn_cpu_q_tile {
     int32_t seq, first, n; /* tokens [first, first + n) of the batch */
     int32_t seq_first;     /* cum[seq]                               */
     int64_t past, kv_len;
 };
 
-struct job {
-    const struct attn_inner *inner;
+struct attn_cpu_job {
+    const struct attn_cpu_inner *inner;
     enum attn_dtype dtype; /* T */
     int32_t num_heads, kv_heads, group, k_width, v_width, v_stride;
     float scale, softcap;
     int64_t window; /* <= 0: off */
     int64_t n_tokens, n_seqs;
 
-    struct rows query, key, value; /* base NULL: absent */
+    struct attn_cpu_rows query, key, value; /* base NULL: absent */
     const void *q_norm, *k_norm;
     float epsilon;
-    struct rotary rotary;
+    struct attn_cpu_rotary rotary;
     const int32_t *cu, *past, *positions, *slots;
 
-    struct sink_cache k_store, v_store;
+    struct attn_cpu_store k_store, v_store;
     int64_t n_slots; /* num_blocks * block_size */
-    struct source k, v;
+    struct attn_cpu_source k, v;
     const int32_t *table;
     int64_t table_cols, num_blocks;
     int32_t block_shift;
@@ -90,56 +90,59 @@ struct job {
     int32_t tile_heads, tile_tokens, head_parts;
     /* Workspace. */
     int64_t n_q_tiles;
-    struct q_tile *q_tile;
+    struct attn_cpu_q_tile *q_tile;
     char *scratch; /* scratch_bytes for each worker */
     int64_t scratch_bytes;
-    int32_t store_width; /* widest row that prologue_store handles */
+    int32_t store_width; /* widest row that attn_cpu_prologue_store handles */
     float *partial;      /* [unit][split][partial_floats], or NULL: no splits */
     int64_t n_splits, partial_floats;
 };
 
 /* ---- rows of any type (rows.c) ---------------------------------------------- */
 
-void row_load(enum attn_dtype d, const void *from, int64_t n, float *to);
-void row_store(enum attn_dtype d, const float *from, int64_t n, void *to);
+void attn_cpu_row_load(enum attn_dtype d, const void *from, int64_t n, float *to);
+void attn_cpu_row_store(enum attn_dtype d, const float *from, int64_t n, void *to);
 
 /* ---- sequences (job.c) ------------------------------------------------------- */
 
 /* Bytes of the workspace behind j (its q tiles, each worker's scratch, partial
  * results where splitting may pay); with a base, also places them there.
  * max_kv_len bounds what is worth splitting.  ERR_LIMIT when it cannot be. */
-MUST_USE enum err_code job_workspace(struct job *j, uint32_t n_workers, int64_t max_kv_len,
-                                     char *base, uint64_t *bytes, struct err *e);
+MUST_USE enum err_code attn_cpu_job_workspace(struct attn_cpu_job *j, uint32_t n_workers,
+                                              int64_t max_kv_len, char *base, uint64_t *bytes,
+                                              struct err *e);
 
 /* A source with its strides filled in. */
-struct source job_source(const void *base, enum attn_dtype dtype, int32_t width, int32_t kv_heads);
+struct attn_cpu_source attn_cpu_job_source(const void *base, enum attn_dtype dtype, int32_t width,
+                                           int32_t kv_heads);
 
 /* Fill tile_heads, tile_tokens, head_parts, v_stride from the head counts. */
-void job_shape(struct job *j);
+void attn_cpu_job_shape(struct attn_cpu_job *j);
 
 /* Upper bound of q tiles, and bytes of one worker's scratch. */
-int64_t job_max_q_tiles(const struct job *j);
-int64_t job_scratch_bytes(const struct job *j);
+int64_t attn_cpu_job_max_q_tiles(const struct attn_cpu_job *j);
+int64_t attn_cpu_job_scratch_bytes(const struct attn_cpu_job *j);
 
 /* Floats of one split's partial result of one unit. */
-int64_t job_partial_floats(const struct job *j);
+int64_t attn_cpu_job_partial_floats(const struct attn_cpu_job *j);
 
 /* Cut the batch into q tiles.  Lengths out of range are clamped so that tiles
  * are disjoint and inside the batch whatever the arrays hold. */
-void job_cut(struct job *j);
+void attn_cpu_job_cut(struct attn_cpu_job *j);
 
 /* Position of token t of its sequence's tile. */
-int64_t job_position(const struct job *j, const struct q_tile *q, int64_t t);
+int64_t attn_cpu_job_position(const struct attn_cpu_job *j, const struct attn_cpu_q_tile *q,
+                              int64_t t);
 
 /* ---- phases ------------------------------------------------------------------ */
 
 /* Norm and rotate one head row in place at position p. */
-void prologue_row(const struct job *j, float *x, const void *norm, int64_t p);
+void attn_cpu_prologue_row(const struct attn_cpu_job *j, float *x, const void *norm, int64_t p);
 
 /* Store the new K and V rows of the batch to their slots. */
-void prologue_store(const struct job *j, struct workers *w);
+void attn_cpu_prologue_store(const struct attn_cpu_job *j, struct workers *w);
 
 /* Attend every token; writes out and qk. */
-void attend(struct job *j, struct workers *w);
+void attn_cpu_attend(struct attn_cpu_job *j, struct workers *w);
 
 #endif

@@ -19,7 +19,7 @@ static float element(enum attn_dtype d, const void *p, int64_t i)
 }
 
 /* 1 / sqrt(mean(x^2) + epsilon) */
-static double norm_factor(const struct job *j, const float *x)
+static double norm_factor(const struct attn_cpu_job *j, const float *x)
 {
     double lane[8] = { 0 }, sum = 0;
     for (int32_t i = 0; i < j->k_width; i += 8)
@@ -30,16 +30,17 @@ static double norm_factor(const struct job *j, const float *x)
     return 1 / sqrt(sum / j->k_width + (double)j->epsilon);
 }
 
-static double normed(const struct job *j, const float *x, const void *weight, double factor,
-                     int32_t i)
+static double normed(const struct attn_cpu_job *j, const float *x, const void *weight,
+                     double factor, int32_t i)
 {
     return weight == NULL ? (double)x[i] : x[i] * factor * (double)element(j->dtype, weight, i);
 }
 
 /* Row p of cos and sin; p outside the table reads its nearest row. */
-static void rotate(const struct job *j, float *x, const void *weight, double factor, int64_t p)
+static void rotate(const struct attn_cpu_job *j, float *x, const void *weight, double factor,
+                   int64_t p)
 {
-    const struct rotary *r = &j->rotary;
+    const struct attn_cpu_rotary *r = &j->rotary;
     int64_t at = (p < 0 ? 0 : p >= r->n_rows ? r->n_rows - 1 : p) * (r->dim / 2);
     for (int32_t i = 0; i < r->dim / 2; i++) {
         int32_t ia, ib;
@@ -55,9 +56,9 @@ static void rotate(const struct job *j, float *x, const void *weight, double fac
 }
 
 /* Norm and rotation in one pass, so that each channel is rounded once. */
-void prologue_row(const struct job *j, float *x, const void *norm, int64_t p)
+void attn_cpu_prologue_row(const struct attn_cpu_job *j, float *x, const void *norm, int64_t p)
 {
-    const struct rotary *r = &j->rotary;
+    const struct attn_cpu_rotary *r = &j->rotary;
     double factor = norm != NULL ? norm_factor(j, x) : 1;
     int32_t first = r->cos_ != NULL ? r->offset : j->k_width;
     int32_t end = r->cos_ != NULL ? r->offset + r->dim : j->k_width;
@@ -73,7 +74,7 @@ void prologue_row(const struct job *j, float *x, const void *norm, int64_t p)
 
 /* ---- the store ---------------------------------------------------------------- */
 
-static void store_row(const struct sink_cache *c, const float *x, int32_t head, int64_t slot)
+static void store_row(const struct attn_cpu_store *c, const float *x, int32_t head, int64_t slot)
 {
     int64_t at = (slot * c->kv_heads + head) * c->width;
     const float *scale =
@@ -88,18 +89,19 @@ static void store_row(const struct sink_cache *c, const float *x, int32_t head, 
         for (int32_t i = 0; i < c->width; i++)
             to[i] = quantize_e4m3(x[i], scale[step * i]);
     } else {
-        row_store(c->dtype, x, c->width, c->base + at * (int64_t)attn_dtype_bytes(c->dtype));
+        attn_cpu_row_store(c->dtype, x, c->width,
+                           c->base + at * (int64_t)attn_dtype_bytes(c->dtype));
     }
 }
 
-static const char *row_at(const struct job *j, const struct rows *r, int64_t t, int32_t head,
-                          int32_t width)
+static const char *row_at(const struct attn_cpu_job *j, const struct attn_cpu_rows *r, int64_t t,
+                          int32_t head, int32_t width)
 {
     return r->base + (t * r->stride + (int64_t)head * width) * (int64_t)attn_dtype_bytes(j->dtype);
 }
 
 /* The slot of token t, or -1. */
-static int64_t slot_of(const struct job *j, const struct q_tile *q, int64_t t)
+static int64_t slot_of(const struct attn_cpu_job *j, const struct attn_cpu_q_tile *q, int64_t t)
 {
     if (j->slots != NULL)
         return attn_checked_slot(j->slots[t], j->n_slots);
@@ -107,32 +109,35 @@ static int64_t slot_of(const struct job *j, const struct q_tile *q, int64_t t)
                      j->block_shift, j->num_blocks);
 }
 
-static void store_token(const struct job *j, const struct q_tile *q, int64_t t, float *x)
+static void store_token(const struct attn_cpu_job *j, const struct attn_cpu_q_tile *q, int64_t t,
+                        float *x)
 {
-    int64_t slot = slot_of(j, q, t), p = job_position(j, q, t);
+    int64_t slot = slot_of(j, q, t), p = attn_cpu_job_position(j, q, t);
     if (slot < 0)
         return;
     for (int32_t h = 0; j->k_store.base != NULL && h < j->k_store.kv_heads; h++) {
-        row_load(j->dtype, row_at(j, &j->key, t, h, j->k_store.width), j->k_store.width, x);
-        prologue_row(j, x, j->k_norm, p);
+        attn_cpu_row_load(j->dtype, row_at(j, &j->key, t, h, j->k_store.width), j->k_store.width,
+                          x);
+        attn_cpu_prologue_row(j, x, j->k_norm, p);
         store_row(&j->k_store, x, h, slot);
     }
     for (int32_t h = 0; j->v_store.base != NULL && h < j->v_store.kv_heads; h++) {
-        row_load(j->dtype, row_at(j, &j->value, t, h, j->v_store.width), j->v_store.width, x);
+        attn_cpu_row_load(j->dtype, row_at(j, &j->value, t, h, j->v_store.width), j->v_store.width,
+                          x);
         store_row(&j->v_store, x, h, slot);
     }
 }
 
 static void store_tile(void *ctx, uint32_t task, uint32_t worker)
 {
-    const struct job *j = ctx;
-    const struct q_tile *q = &j->q_tile[task];
+    const struct attn_cpu_job *j = ctx;
+    const struct attn_cpu_q_tile *q = &j->q_tile[task];
     float *x = (float *)(j->scratch + worker * j->scratch_bytes);
     for (int32_t i = 0; i < q->n; i++)
         store_token(j, q, q->first + i, x);
 }
 
-void prologue_store(const struct job *j, struct workers *w)
+void attn_cpu_prologue_store(const struct attn_cpu_job *j, struct workers *w)
 {
     if (j->n_tokens <= STORE_ALONE)
         w = NULL;

@@ -5,7 +5,7 @@
 
 #include "attention/cpu/job.h"
 
-void row_load(enum attn_dtype d, const void *from, int64_t n, float *to)
+void attn_cpu_row_load(enum attn_dtype d, const void *from, int64_t n, float *to)
 {
     const uint16_t *h = from;
     if (d == ATTN_F32)
@@ -18,7 +18,7 @@ void row_load(enum attn_dtype d, const void *from, int64_t n, float *to)
             to[i] = f16_to_float(h[i]);
 }
 
-void row_store(enum attn_dtype d, const float *from, int64_t n, void *to)
+void attn_cpu_row_store(enum attn_dtype d, const float *from, int64_t n, void *to)
 {
     uint16_t *h = to;
     if (d == ATTN_F32)

@@ -6,14 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-struct attn_plugin {
+struct plugin {
     void *handle;
     quire_plugin_fn *entry;
 };
 
-enum err_code attn_plugin_open(struct attn_plugin **out, const char *path, struct err *e)
+enum err_code plugin_open(struct plugin **out, const char *path, struct err *e)
 {
-    struct attn_plugin *p;
+    struct plugin *p;
     void *symbol;
     if (access(path, F_OK) != 0)
         return err_set(e, ERR_NOT_FOUND, "plugin: %s does not exist", path);
@@ -27,7 +27,7 @@ enum err_code attn_plugin_open(struct attn_plugin **out, const char *path, struc
     }
     symbol = dlsym(p->handle, QUIRE_PLUGIN_SYMBOL);
     if (symbol == NULL) {
-        attn_plugin_close(p);
+        plugin_close(p);
         return err_set(e, ERR_IO, "plugin: %s has no symbol " QUIRE_PLUGIN_SYMBOL, path);
     }
     memcpy(&p->entry, &symbol, sizeof symbol);
@@ -35,12 +35,12 @@ enum err_code attn_plugin_open(struct attn_plugin **out, const char *path, struc
     return ERR_OK;
 }
 
-const void *attn_plugin_find(const struct attn_plugin *p, uint32_t abi, const char *interface)
+const void *plugin_find(const struct plugin *p, uint32_t abi, const char *interface)
 {
     return p->entry(abi, interface);
 }
 
-void attn_plugin_close(struct attn_plugin *p)
+void plugin_close(struct plugin *p)
 {
     if (p == NULL)
         return;

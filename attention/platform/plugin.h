@@ -20,17 +20,17 @@
 
 typedef const void *quire_plugin_fn(uint32_t abi, const char *interface);
 
-struct attn_plugin;
+struct plugin;
 
 /* Load a plugin.  ERR_NOT_FOUND when the file is missing, ERR_IO when it does
  * not load (a library it needs is absent) or lacks the symbol; the message
  * carries the loader's own words. */
-MUST_USE enum err_code attn_plugin_open(struct attn_plugin **out, const char *path, struct err *e);
+MUST_USE enum err_code plugin_open(struct plugin **out, const char *path, struct err *e);
 
-/* An interface of the plugin, borrowed until attn_plugin_close; NULL when it
+/* An interface of the plugin, borrowed until plugin_close; NULL when it
  * has none of that name for this ABI. */
-const void *attn_plugin_find(const struct attn_plugin *p, uint32_t abi, const char *interface);
+const void *plugin_find(const struct plugin *p, uint32_t abi, const char *interface);
 
-void attn_plugin_close(struct attn_plugin *p);
+void plugin_close(struct plugin *p);
 
 #endif

@@ -1,15 +1,14 @@
 /* workers.c: the fork-join pool.
  *
- * Owns n - 1 threads and one struct.  See parallel.h for who may call.  Promises
+ * Owns n - 1 threads and one struct.  See workers.h for who may call.  Promises
  * that no task is lost or run twice, that a run returns only when its tasks are
  * done, and that a thread which is slow to wake delays nobody: tasks it has not
- * claimed are done by others (teams excepted, which need every member).
+ * claimed are done by others.
  *
- * One 64-bit word publishes the work: generation, whether it is a team, and the
- * next unclaimed task.  A worker claims task i by compare-and-swap of the whole
- * word, so a claim made under an old generation fails; the fields beside the
- * word are read before the claim and are only trusted once it has succeeded.  A
- * team's fields stay put until every member has run. */
+ * One 64-bit word publishes the work: a generation and the next unclaimed task.
+ * A worker claims task i by compare-and-swap of the whole word, so a claim made
+ * under an earlier generation fails; the fields beside the word are read before
+ * the claim and are only trusted once it has succeeded. */
 #include "attention/platform/workers.h"
 
 #include <pthread.h>
@@ -23,8 +22,7 @@
 enum { SPINS = 1000 };
 
 #define NEXT_MASK 0xFFFFFFFFull
-#define TEAM_BIT  (1ull << 32)
-#define GEN_SHIFT 33
+#define GEN_SHIFT 32
 
 struct member {
     struct workers *pool;
@@ -36,19 +34,16 @@ struct workers {
     uint32_t n;
     struct member *member; /* [n]; [0] is the caller and has no thread */
 
-    _Atomic uint64_t word; /* generation << 33 | team << 32 | next task */
+    _Atomic uint64_t word; /* generation << 32 | next task */
     _Atomic(workers_task *) task;
-    _Atomic(workers_member *) team;
     _Atomic(void *) ctx;
     atomic_uint n_tasks;
-    atomic_uint done; /* tasks, or members of a team, finished */
-
-    atomic_uint arrived, phase; /* barrier */
+    atomic_uint done; /* tasks finished */
 
     atomic_bool stop;
-    atomic_uint sleepers, joiners, barrier_sleepers;
+    atomic_uint sleepers, joiners;
     pthread_mutex_t lock;
-    pthread_cond_t work, joined, passed;
+    pthread_cond_t work, joined;
 };
 
 static void relax(void)
@@ -62,9 +57,9 @@ static void relax(void)
 
 /* ---- sleeping ------------------------------------------------------------- */
 
-/* The three waits of the pool share one shape: look a while, then sleep under
- * the lock.  A sleeper announces itself before its last look and a publisher
- * looks for sleepers after publishing, so one of them sees the other. */
+/* Both waits of the pool look a while, then sleep under the lock.  A sleeper announces itself
+ * before its last look and a publisher looks for sleepers after publishing, so one of them sees the
+ * other. */
 
 static uint64_t wait_for_work(struct workers *w, uint64_t seen_gen)
 {
@@ -134,7 +129,7 @@ static void drain(struct workers *w, uint64_t gen, uint32_t worker)
         workers_task *fn = atomic_load(&w->task);
         void *ctx = atomic_load(&w->ctx);
         uint32_t n = atomic_load(&w->n_tasks), i = (uint32_t)(word & NEXT_MASK);
-        if (word >> GEN_SHIFT != gen || (word & TEAM_BIT) || i >= n)
+        if (word >> GEN_SHIFT != gen || i >= n)
             break;
         if (!atomic_compare_exchange_weak(&w->word, &word, word + 1))
             continue;
@@ -156,21 +151,15 @@ static void *thread_main(void *arg)
         if (atomic_load(&w->stop))
             return NULL;
         gen = word >> GEN_SHIFT;
-        if (word & TEAM_BIT) {
-            workers_member *fn = atomic_load(&w->team);
-            fn(atomic_load(&w->ctx), m->id, w->n);
-            finish(w, 1);
-        } else {
-            drain(w, gen, m->id);
-        }
+        drain(w, gen, m->id);
     }
 }
 
 /* Publish a new generation whose fields are already in place. */
-static uint64_t publish(struct workers *w, uint64_t team)
+static uint64_t publish(struct workers *w)
 {
     uint64_t gen = (atomic_load(&w->word) >> GEN_SHIFT) + 1;
-    atomic_store(&w->word, gen << GEN_SHIFT | team);
+    atomic_store(&w->word, gen << GEN_SHIFT);
     return gen & ~0ull >> GEN_SHIFT;
 }
 
@@ -190,55 +179,10 @@ void workers_run(struct workers *w, workers_task *fn, void *ctx, uint32_t n_task
     atomic_store(&w->task, fn);
     atomic_store(&w->ctx, ctx);
     atomic_store(&w->n_tasks, n_tasks);
-    gen = publish(w, 0);
+    gen = publish(w);
     wake(w, n_tasks - 1);
     drain(w, gen, 0);
     wait_for_done(w, n_tasks);
-}
-
-void workers_team(struct workers *w, workers_member *fn, void *ctx)
-{
-    if (w == NULL || w->n == 1) {
-        fn(ctx, 0, 1);
-        return;
-    }
-    atomic_store(&w->n_tasks, 0);
-    atomic_store(&w->done, 0);
-    atomic_store(&w->team, fn);
-    atomic_store(&w->ctx, ctx);
-    publish(w, TEAM_BIT);
-    wake(w, w->n);
-    fn(ctx, 0, w->n);
-    wait_for_done(w, w->n - 1);
-}
-
-void workers_barrier(struct workers *w)
-{
-    uint32_t phase;
-    if (w == NULL || w->n == 1)
-        return;
-    phase = atomic_load(&w->phase);
-    if (atomic_fetch_add(&w->arrived, 1) + 1 == w->n) {
-        atomic_store(&w->arrived, 0);
-        atomic_fetch_add(&w->phase, 1);
-        if (atomic_load(&w->barrier_sleepers) > 0) {
-            pthread_mutex_lock(&w->lock);
-            pthread_cond_broadcast(&w->passed);
-            pthread_mutex_unlock(&w->lock);
-        }
-        return;
-    }
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load(&w->phase) != phase)
-            return;
-        relax();
-    }
-    pthread_mutex_lock(&w->lock);
-    atomic_fetch_add(&w->barrier_sleepers, 1);
-    while (atomic_load(&w->phase) == phase)
-        pthread_cond_wait(&w->passed, &w->lock);
-    atomic_fetch_sub(&w->barrier_sleepers, 1);
-    pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- life ----------------------------------------------------------------- */
@@ -281,7 +225,7 @@ static void stop_threads(struct workers *w, uint32_t n)
     atomic_store(&w->stop, true);
     /* A new generation ends the spinning, a broadcast the sleep. */
     atomic_store(&w->n_tasks, 0);
-    publish(w, 0);
+    publish(w);
     pthread_cond_broadcast(&w->work);
     pthread_mutex_unlock(&w->lock);
     for (uint32_t i = 1; i < n; i++)
@@ -309,7 +253,6 @@ enum err_code workers_create(struct workers **out, uint32_t n, struct err *e)
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->work, NULL);
     pthread_cond_init(&w->joined, NULL);
-    pthread_cond_init(&w->passed, NULL);
     started = start_threads(w);
     if (started < n) {
         stop_threads(w, started);
@@ -327,7 +270,6 @@ void workers_destroy(struct workers *w)
         return;
     if (w->n > 1)
         stop_threads(w, w->n);
-    pthread_cond_destroy(&w->passed);
     pthread_cond_destroy(&w->joined);
     pthread_cond_destroy(&w->work);
     pthread_mutex_destroy(&w->lock);

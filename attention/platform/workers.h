@@ -36,15 +36,4 @@ typedef void workers_task(void *ctx, uint32_t task, uint32_t worker);
  * balance.  A NULL pool, and n_tasks of 1, run on the caller alone. */
 void workers_run(struct workers *w, workers_task *fn, void *ctx, uint32_t n_tasks);
 
-/* A team: every worker of the pool runs fn once, at the same time. */
-typedef void workers_member(void *ctx, uint32_t worker, uint32_t n_workers);
-
-/* Run fn(ctx, worker, n_workers) once on each worker.  Inside fn, and only
- * there, workers_barrier may separate phases. */
-void workers_team(struct workers *w, workers_member *fn, void *ctx);
-
-/* Wait until every worker of the team has arrived here.  Every member must pass
- * the same number of barriers.  A no-op for NULL or a pool of one. */
-void workers_barrier(struct workers *w);
-
 #endif

@@ -25,12 +25,12 @@ extern const struct attn_rule_set attn_shape_rules;  /* shapes, and the plan's n
 extern const struct attn_rule_set attn_rest_rules;   /* quantisation, bounds, outputs    */
 
 /* "(25, 256)" */
-const char *rule_shape_text(const struct attn_tensor *t, char buf[100]);
+const char *attn_rule_shape_text(const struct attn_tensor *t, char buf[100]);
 
 /* ERR_INVALID with found and expected unless t has this shape (rank). */
-enum err_code rule_want_shape(const char *name, const struct attn_tensor *t, int32_t rank,
-                              int64_t d0, int64_t d1, int64_t d2, int64_t d3, struct err *e);
-enum err_code rule_want_rank(const char *name, const struct attn_tensor *t, int32_t rank,
-                             struct err *e);
+enum err_code attn_rule_want_shape(const char *name, const struct attn_tensor *t, int32_t rank,
+                                   int64_t d0, int64_t d1, int64_t d2, int64_t d3, struct err *e);
+enum err_code attn_rule_want_rank(const char *name, const struct attn_tensor *t, int32_t rank,
+                                  struct err *e);
 
 #endif

@@ -100,10 +100,10 @@ static enum err_code scale_shape(struct attn_call *c, enum attn_input i, int32_t
 {
     struct attn_plan *p = c->plan;
     if (quant == ATTN_PER_TENSOR)
-        return rule_want_shape(attn_input_name(i), IN(c, i), 1, 1, 0, 0, 0, e);
+        return attn_rule_want_shape(attn_input_name(i), IN(c, i), 1, 1, 0, 0, 0, e);
     if (quant == ATTN_PER_CHANNEL)
-        return rule_want_shape(attn_input_name(i), IN(c, i), 3, p->kv_num_heads, 1, p->head_size, 0,
-                               e);
+        return attn_rule_want_shape(attn_input_name(i), IN(c, i), 3, p->kv_num_heads, 1,
+                                    p->head_size, 0, e);
     return ERR_OK;
 }
 
@@ -130,7 +130,7 @@ static enum err_code metadata(struct attn_call *c, struct err *e)
     p->max_kv_len = capacity;
     if (!HAS(c, ATTN_METADATA))
         return ERR_OK;
-    rc = rule_want_shape("attention_metadata", t, 1, 2, 0, 0, 0, e);
+    rc = attn_rule_want_shape("attention_metadata", t, 1, 2, 0, 0, 0, e);
     if (rc)
         return rc;
     v = t->data;
@@ -159,15 +159,15 @@ static enum err_code bias_shape(struct attn_call *c, struct err *e)
         return INVALID(e, "attention_bias",
                        "attention_bias: shape %s, expected (1 or batch_size %lld, 1 or num_heads "
                        "%d, query capacity, context capacity)",
-                       rule_shape_text(t, found), (long long)p->batch_size, p->num_heads);
+                       attn_rule_shape_text(t, found), (long long)p->batch_size, p->num_heads);
     memcpy(p->bias_shape, t->shape, sizeof p->bias_shape);
     return ERR_OK;
 }
 
 static enum err_code output_shape(struct attn_call *c, struct err *e)
 {
-    return rule_want_shape("output", OUT(c, ATTN_OUT), 2, c->plan->token_count,
-                           (int64_t)c->plan->num_heads * c->plan->v_head_size, 0, 0, e);
+    return attn_rule_want_shape("output", OUT(c, ATTN_OUT), 2, c->plan->token_count,
+                                (int64_t)c->plan->num_heads * c->plan->v_head_size, 0, 0, e);
 }
 
 static enum err_code caches_out_both(struct attn_call *c, struct err *e)
@@ -234,7 +234,7 @@ static enum err_code qk_shape(struct attn_call *c, struct err *e)
         return INVALID(e, "output_qk",
                        "output_qk: shape %s, expected (num_heads %d, token_count %lld, "
                        "max_context_len)",
-                       rule_shape_text(t, found), p->num_heads, (long long)p->token_count);
+                       attn_rule_shape_text(t, found), p->num_heads, (long long)p->token_count);
     p->qk_cols = t->shape[2];
     return ERR_OK;
 }

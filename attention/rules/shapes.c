@@ -11,7 +11,7 @@
 
 static enum err_code query_rank(struct attn_call *c, struct err *e)
 {
-    enum err_code rc = rule_want_rank("query", IN(c, ATTN_QUERY), 2, e);
+    enum err_code rc = attn_rule_want_rank("query", IN(c, ATTN_QUERY), 2, e);
     c->plan->token_count = IN(c, ATTN_QUERY)->shape[0];
     c->plan->query_stride = IN(c, ATTN_QUERY)->shape[1];
     return rc;
@@ -70,8 +70,8 @@ static enum err_code key_shape(struct attn_call *c, struct err *e)
     struct attn_plan *p = c->plan;
     if (!HAS(c, ATTN_KEY))
         return ERR_OK;
-    return rule_want_shape("key", IN(c, ATTN_KEY), 2, p->token_count,
-                           (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
+    return attn_rule_want_shape("key", IN(c, ATTN_KEY), 2, p->token_count,
+                                (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
 }
 
 static enum err_code value_shape(struct attn_call *c, struct err *e)
@@ -79,13 +79,13 @@ static enum err_code value_shape(struct attn_call *c, struct err *e)
     struct attn_plan *p = c->plan;
     if (!HAS(c, ATTN_VALUE))
         return ERR_OK;
-    return rule_want_shape("value", IN(c, ATTN_VALUE), 2, p->token_count,
-                           (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
+    return attn_rule_want_shape("value", IN(c, ATTN_VALUE), 2, p->token_count,
+                                (int64_t)p->kv_num_heads * p->head_size, 0, 0, e);
 }
 
 static enum err_code cache_rank(struct attn_call *c, struct err *e)
 {
-    return rule_want_rank("key_cache", IN(c, ATTN_KEY_CACHE), 4, e);
+    return attn_rule_want_rank("key_cache", IN(c, ATTN_KEY_CACHE), 4, e);
 }
 
 static enum err_code block_size(struct attn_call *c, struct err *e)
@@ -125,7 +125,8 @@ static enum err_code value_cache_shape(struct attn_call *c, struct err *e)
     const int64_t *s = IN(c, ATTN_KEY_CACHE)->shape;
     if (LATENT(c))
         return ERR_OK;
-    return rule_want_shape("value_cache", IN(c, ATTN_VALUE_CACHE), 4, s[0], s[1], s[2], s[3], e);
+    return attn_rule_want_shape("value_cache", IN(c, ATTN_VALUE_CACHE), 4, s[0], s[1], s[2], s[3],
+                                e);
 }
 
 static enum err_code cu_seqlens(struct attn_call *c, struct err *e)
@@ -136,15 +137,15 @@ static enum err_code cu_seqlens(struct attn_call *c, struct err *e)
         return INVALID(e, "cumulative_sequence_length",
                        "cumulative_sequence_length: shape %s, expected (batch_size + 1) with "
                        "batch_size at least 1",
-                       rule_shape_text(t, found));
+                       attn_rule_shape_text(t, found));
     c->plan->batch_size = t->shape[0] - 1;
     return ERR_OK;
 }
 
 static enum err_code past_seqlens(struct attn_call *c, struct err *e)
 {
-    return rule_want_shape("past_seqlens", IN(c, ATTN_PAST_SEQLENS), 1, c->plan->batch_size, 0, 0,
-                           0, e);
+    return attn_rule_want_shape("past_seqlens", IN(c, ATTN_PAST_SEQLENS), 1, c->plan->batch_size, 0,
+                                0, 0, e);
 }
 
 static enum err_code block_table(struct attn_call *c, struct err *e)
@@ -155,7 +156,7 @@ static enum err_code block_table(struct attn_call *c, struct err *e)
         return INVALID(e, "block_table",
                        "block_table: shape %s, expected (batch_size %lld, "
                        "max_num_blocks_per_seq)",
-                       rule_shape_text(t, found), (long long)c->plan->batch_size);
+                       attn_rule_shape_text(t, found), (long long)c->plan->batch_size);
     c->plan->table_cols = t->shape[1];
     return ERR_OK;
 }
@@ -196,9 +197,9 @@ static enum err_code cos_shape(struct attn_call *c, struct err *e)
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[1] < 1)
         return INVALID(e, "cos_cache",
                        "cos_cache: shape %s, expected (max_seq_len, rotary_dim/2), both at least 1",
-                       rule_shape_text(t, found));
-    return rule_want_shape("sin_cache", IN(c, ATTN_SIN_CACHE), 2, t->shape[0], t->shape[1], 0, 0,
-                           e);
+                       attn_rule_shape_text(t, found));
+    return attn_rule_want_shape("sin_cache", IN(c, ATTN_SIN_CACHE), 2, t->shape[0], t->shape[1], 0,
+                                0, e);
 }
 
 static enum err_code rotary_fits(struct attn_call *c, struct err *e)
@@ -219,23 +220,24 @@ static enum err_code slot_mapping(struct attn_call *c, struct err *e)
 {
     if (!HAS(c, ATTN_SLOT_MAPPING))
         return ERR_OK;
-    return rule_want_shape("slot_mapping", IN(c, ATTN_SLOT_MAPPING), 1, c->plan->token_count, 0, 0,
-                           0, e);
+    return attn_rule_want_shape("slot_mapping", IN(c, ATTN_SLOT_MAPPING), 1, c->plan->token_count,
+                                0, 0, 0, e);
 }
 
 static enum err_code query_positions(struct attn_call *c, struct err *e)
 {
     if (!HAS(c, ATTN_QUERY_POSITIONS))
         return ERR_OK;
-    return rule_want_shape("query_positions", IN(c, ATTN_QUERY_POSITIONS), 1, c->plan->token_count,
-                           0, 0, 0, e);
+    return attn_rule_want_shape("query_positions", IN(c, ATTN_QUERY_POSITIONS), 1,
+                                c->plan->token_count, 0, 0, 0, e);
 }
 
 static enum err_code head_sink(struct attn_call *c, struct err *e)
 {
     if (!HAS(c, ATTN_HEAD_SINK))
         return ERR_OK;
-    return rule_want_shape("head_sink", IN(c, ATTN_HEAD_SINK), 1, c->plan->num_heads, 0, 0, 0, e);
+    return attn_rule_want_shape("head_sink", IN(c, ATTN_HEAD_SINK), 1, c->plan->num_heads, 0, 0, 0,
+                                e);
 }
 
 static enum err_code norms_both(struct attn_call *c, struct err *e)
@@ -253,12 +255,12 @@ static enum err_code norms_shape(struct attn_call *c, struct err *e)
     enum err_code rc;
     if (!HAS(c, ATTN_Q_NORM_WEIGHT))
         return ERR_OK;
-    rc = rule_want_shape("q_norm_weight", IN(c, ATTN_Q_NORM_WEIGHT), 1, c->plan->head_size, 0, 0, 0,
-                         e);
+    rc = attn_rule_want_shape("q_norm_weight", IN(c, ATTN_Q_NORM_WEIGHT), 1, c->plan->head_size, 0,
+                              0, 0, e);
     if (rc)
         return rc;
-    return rule_want_shape("k_norm_weight", IN(c, ATTN_K_NORM_WEIGHT), 1, c->plan->head_size, 0, 0,
-                           0, e);
+    return attn_rule_want_shape("k_norm_weight", IN(c, ATTN_K_NORM_WEIGHT), 1, c->plan->head_size,
+                                0, 0, 0, e);
 }
 
 /* ---- the rows ------------------------------------------------------------- */

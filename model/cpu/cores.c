@@ -21,7 +21,7 @@ static int topology(int cpu, const char *what)
     return v;
 }
 
-uint32_t cpu_physical_cores(void)
+uint32_t model_cpu_physical_cores(void)
 {
     static const int unknown = -1;
     int core[CPUS], package[CPUS];

@@ -7,6 +7,6 @@
 /* Distinct cores among the CPUs of the calling thread's affinity mask: two
  * hardware threads of one core share its multipliers, so counting them twice
  * gains nothing.  All CPUs where the system does not tell; at least 1. */
-uint32_t cpu_physical_cores(void);
+uint32_t model_cpu_physical_cores(void);
 
 #endif

@@ -70,11 +70,11 @@ struct cpu_kernels {
     void (*add)(float *x, const float *y, uint32_t n, float scale);
 };
 
-/* The best of this machine; exact ones never use bfloat16 products. */
-const struct cpu_kernels *cpu_kernels_best(void);
+/* The best of this machine; exact ones never multiply in bfloat16. */
+const struct cpu_kernels *model_cpu_kernels_best(void);
 /* By name ("generic", "avx2", "avx512"), NULL when this machine lacks it. */
-const struct cpu_kernels *cpu_kernels_named(const char *name);
+const struct cpu_kernels *model_cpu_kernels_named(const char *name);
 /* Whether the machine multiplies bfloat16 pairs (AVX512-BF16). */
-bool cpu_has_bf16(void);
+bool model_cpu_has_bf16(void);
 
 #endif

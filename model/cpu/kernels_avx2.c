@@ -22,7 +22,7 @@ static inline V v_widen(const uint16_t *p)
 
 #include "model/cpu/kernels_body.h"
 
-const struct cpu_kernels cpu_kernels_avx2 = {
+const struct cpu_kernels model_cpu_kernels_avx2 = {
     .name = "avx2",
     .micro_rows = MICRO_ROWS,
     .micro = { [PANEL_F32] = micro_f32, [PANEL_BF16] = micro_bf16 },

@@ -22,15 +22,15 @@ static inline V v_widen(const uint16_t *p)
 
 #include "model/cpu/kernels_body.h"
 
-const struct cpu_kernels cpu_kernels_avx512 = {
+const struct cpu_kernels model_cpu_kernels_avx512 = {
     .name = "avx512",
     .micro_rows = MICRO_ROWS,
     .micro = { [PANEL_F32] = micro_f32,
                [PANEL_BF16] = micro_bf16,
-               [PANEL_PAIRS] = cpu_micro_avx512bf16 },
+               [PANEL_PAIRS] = model_cpu_micro_avx512bf16 },
     .micro_pair = { [PANEL_F32] = pair_f32,
                     [PANEL_BF16] = pair_bf16,
-                    [PANEL_PAIRS] = cpu_micro_pair_avx512bf16 },
+                    [PANEL_PAIRS] = model_cpu_micro_pair_avx512bf16 },
     .finish = finish,
     .norm = norm,
     .sum_of_squares = sum_of_squares,

@@ -1,4 +1,4 @@
-/* kernels_avx512bf16.c: products of bfloat16 pairs, accumulated in float32.
+/* kernels_avx512bf16.c: matrix multiplication of bfloat16 pairs, accumulated in float32.
  *
  * Per k pair a block of mr rows costs two loads of weights, mr broadcasts and
  * 2 mr dot products.  Accumulators: 2 mr of the 32 registers. */
@@ -65,8 +65,8 @@ static inline __attribute__((always_inline)) void pair_rows(const unsigned char 
         _mm512_storeu_ps(c + (j / 2 * mr + m) * PANEL + j % 2 * 16, acc[m][j]);
 }
 
-void cpu_micro_pair_avx512bf16(const void *panel, size_t panel_bytes, const void *a, uint32_t n_k,
-                               uint32_t mr, float *c)
+void model_cpu_micro_pair_avx512bf16(const void *panel, size_t panel_bytes, const void *a,
+                                     uint32_t n_k, uint32_t mr, float *c)
 {
     switch (mr) {
     case 1:
@@ -91,8 +91,8 @@ void cpu_micro_pair_avx512bf16(const void *panel, size_t panel_bytes, const void
         rows(panel, a, n_k, n, c, ahead, stride);                                                  \
         break;
 
-void cpu_micro_avx512bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr, float *c,
-                          const char *ahead, size_t stride)
+void model_cpu_micro_avx512bf16(const void *panel, const void *a, uint32_t n_k, uint32_t mr,
+                                float *c, const char *ahead, size_t stride)
 {
     switch (mr) {
         CASE(1)

@@ -45,7 +45,7 @@ static inline void v_store(float *p, V v)
 
 #include "model/cpu/kernels_body.h"
 
-const struct cpu_kernels cpu_kernels_generic = {
+const struct cpu_kernels model_cpu_kernels_generic = {
     .name = "generic",
     .micro_rows = MICRO_ROWS,
     .micro = { [PANEL_F32] = micro_f32, [PANEL_BF16] = micro_bf16 },

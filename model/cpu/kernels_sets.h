@@ -4,13 +4,13 @@
 
 #include "model/cpu/kernels.h"
 
-extern const struct cpu_kernels cpu_kernels_generic;
+extern const struct cpu_kernels model_cpu_kernels_generic;
 #if defined(__x86_64__)
-extern const struct cpu_kernels cpu_kernels_avx2;
-extern const struct cpu_kernels cpu_kernels_avx512;
+extern const struct cpu_kernels model_cpu_kernels_avx2;
+extern const struct cpu_kernels model_cpu_kernels_avx512;
 /* PANEL_PAIRS on AVX512-BF16. */
-micro_fn cpu_micro_avx512bf16;
-micro_pair_fn cpu_micro_pair_avx512bf16;
+micro_fn model_cpu_micro_avx512bf16;
+micro_pair_fn model_cpu_micro_pair_avx512bf16;
 #endif
 
 #endif

@@ -21,7 +21,7 @@ enum {
 
 /* ---- memory ---- */
 
-enum err_code cpu_map(size_t bytes, const char *what, void **out, struct err *e)
+enum err_code model_cpu_map(size_t bytes, const char *what, void **out, struct err *e)
 {
     size_t n = bytes ? (bytes + 4095) & ~(size_t)4095 : 4096;
     size_t room = n >= HUGE_BYTES ? n + HUGE_BYTES : n;
@@ -42,7 +42,7 @@ enum err_code cpu_map(size_t bytes, const char *what, void **out, struct err *e)
     return ERR_OK;
 }
 
-void cpu_unmap(void *p, size_t bytes)
+void model_cpu_unmap(void *p, size_t bytes)
 {
     if (p != NULL)
         munmap(p, bytes ? (bytes + 4095) & ~(size_t)4095 : 4096);
@@ -106,8 +106,8 @@ static void pack_panel(void *ctx, uint32_t panel, uint32_t worker)
             const struct op_piece *s = column_source(p, panel, col, &row);
             if (s == NULL)
                 continue; /* the memory is zero */
-            convert_strided(s->data, s->dtype, row * s->row_stride + k0 * s->col_stride,
-                            s->col_stride, n, v);
+            model_convert_strided(s->data, s->dtype, row * s->row_stride + k0 * s->col_stride,
+                                  s->col_stride, n, v);
             pack_chunk(m, to, k0, n, col, v);
         }
     }
@@ -115,8 +115,8 @@ static void pack_panel(void *ctx, uint32_t panel, uint32_t worker)
         uint32_t row;
         const struct op_piece *s = column_source(p, panel, col, &row);
         if (s != NULL && s->bias != NULL)
-            convert_strided(s->bias->data, s->bias->dtype, s->bias_at + row * s->bias_stride, 1, 1,
-                            &m->bias[panel * PANEL + col]);
+            model_convert_strided(s->bias->data, s->bias->dtype, s->bias_at + row * s->bias_stride,
+                                  1, 1, &m->bias[panel * PANEL + col]);
     }
 }
 
@@ -127,7 +127,7 @@ static enum panel_store choose_store(enum op_dtype type, const struct op_matrix_
     for (uint32_t i = 0; i < d->n_pieces; i++)
         all_bf16 = all_bf16 && d->piece[i].dtype == ST_BF16;
     if (type == OP_BF16 && !d->exact)
-        return k->micro[PANEL_PAIRS] != NULL && cpu_has_bf16() ? PANEL_PAIRS : PANEL_BF16;
+        return k->micro[PANEL_PAIRS] != NULL && model_cpu_has_bf16() ? PANEL_PAIRS : PANEL_BF16;
     return all_bf16 ? PANEL_BF16 : PANEL_F32;
 }
 
@@ -155,7 +155,7 @@ static enum err_code pack_matrix(struct workers *pool, const struct cpu_kernels 
     m->panel_bytes = even * PANEL * (m->store == PANEL_F32 ? 4 : 2);
     m->n_bytes = m->panel_bytes * m->n_panels;
     void *data;
-    enum err_code rc = cpu_map(m->n_bytes, "weights", &data, e);
+    enum err_code rc = model_cpu_map(m->n_bytes, "weights", &data, e);
     if (rc)
         goto fail;
     m->data = data;
@@ -172,17 +172,17 @@ static enum err_code pack_matrix(struct workers *pool, const struct cpu_kernels 
     return ERR_OK;
 
 fail:
-    cpu_matrix_destroy(m);
+    model_cpu_matrix_destroy(m);
     return rc;
 }
 
 /* Panels run along outputs, so the transpose needs panels of its own. */
-enum err_code cpu_matrix_create(struct workers *pool, const struct cpu_kernels *k,
-                                enum op_dtype type, const struct op_matrix_desc *d,
-                                struct op_matrix **out, struct err *e)
+enum err_code model_cpu_matrix_create(struct workers *pool, const struct cpu_kernels *k,
+                                      enum op_dtype type, const struct op_matrix_desc *d,
+                                      struct op_matrix **out, struct err *e)
 {
     enum err_code rc = pack_matrix(pool, k, type, d, out, e);
-    if (rc || !d->turned)
+    if (rc || !d->transposed)
         return rc;
     struct op_matrix_desc t = {
         .n_cols = d->piece[0].n_rows, .n_pieces = 1, .exact = d->exact, .piece = { d->piece[0] }
@@ -190,27 +190,27 @@ enum err_code cpu_matrix_create(struct workers *pool, const struct cpu_kernels *
     t.piece[0].n_rows = d->n_cols;
     t.piece[0].row_stride = d->piece[0].col_stride;
     t.piece[0].col_stride = d->piece[0].row_stride;
-    rc = pack_matrix(pool, k, type, &t, &(*out)->turned, e);
+    rc = pack_matrix(pool, k, type, &t, &(*out)->transposed, e);
     if (rc) {
-        cpu_matrix_destroy(*out);
+        model_cpu_matrix_destroy(*out);
         *out = NULL;
     }
     return rc;
 }
 
-void cpu_matrix_destroy(struct op_matrix *m)
+void model_cpu_matrix_destroy(struct op_matrix *m)
 {
     if (m == NULL)
         return;
-    cpu_matrix_destroy(m->turned);
-    cpu_unmap(m->data, m->n_bytes);
+    model_cpu_matrix_destroy(m->transposed);
+    model_cpu_unmap(m->data, m->n_bytes);
     free(m->bias);
     free(m);
 }
 
-/* ---- products ---- */
+/* ---- matrix multiplication ---- */
 
-struct product {
+struct matmul {
     const struct cpu_kernels *k;
     const struct op_linear *l;
     enum op_dtype type;
@@ -221,7 +221,7 @@ struct product {
     unsigned char *packed;
 };
 
-static uint32_t block_start(const struct product *p, uint32_t b)
+static uint32_t block_start(const struct matmul *p, uint32_t b)
 {
     uint32_t base = p->n / p->n_blocks, extra = p->n % p->n_blocks;
     return b * base + (b < extra ? b : extra);
@@ -230,7 +230,7 @@ static uint32_t block_start(const struct product *p, uint32_t b)
 /* Interleave mr rows: [k][mr] of the micro kernel's unit. */
 static void pack_block(void *ctx, uint32_t b, uint32_t worker)
 {
-    const struct product *p = ctx;
+    const struct matmul *p = ctx;
     const struct op_linear *l = p->l;
     uint32_t first = block_start(p, b), mr = block_start(p, b + 1) - first, n_k = l->w->n_cols;
     unsigned char *to = p->packed + first * p->row_bytes;
@@ -259,7 +259,7 @@ static void pack_block(void *ctx, uint32_t b, uint32_t worker)
     }
 }
 
-static void finish_block(const struct product *p, uint32_t panel, uint32_t first, uint32_t mr,
+static void finish_block(const struct matmul *p, uint32_t panel, uint32_t first, uint32_t mr,
                          float *c)
 {
     const struct op_linear *l = p->l;
@@ -281,7 +281,7 @@ static void finish_block(const struct product *p, uint32_t panel, uint32_t first
 
 /* One block of rows times one panel.  The first block to use a panel streams it
  * in; the last two of several fetch the next panel meanwhile. */
-static void multiply_block(const struct product *p, uint32_t panel, uint32_t b)
+static void multiply_block(const struct matmul *p, uint32_t panel, uint32_t b)
 {
     const struct op_matrix *w = p->l->w;
     uint32_t first = block_start(p, b), mr = block_start(p, b + 1) - first;
@@ -301,7 +301,7 @@ static void multiply_block(const struct product *p, uint32_t panel, uint32_t b)
 }
 
 /* A few rows times two neighbouring panels. */
-static void multiply_pair(const struct product *p, uint32_t panel)
+static void multiply_pair(const struct matmul *p, uint32_t panel)
 {
     const struct op_matrix *w = p->l->w;
     _Alignas(64) float c[2 * PAIR_ROWS * PANEL];
@@ -313,7 +313,7 @@ static void multiply_pair(const struct product *p, uint32_t panel)
 
 static void multiply_group(void *ctx, uint32_t task, uint32_t worker)
 {
-    const struct product *p = ctx;
+    const struct matmul *p = ctx;
     uint32_t begin = task * p->group, end = begin + p->group;
     (void)worker;
     if (end > p->l->w->n_panels)
@@ -332,13 +332,13 @@ static void multiply_group(void *ctx, uint32_t task, uint32_t worker)
             multiply_block(p, panel, b);
 }
 
-size_t cpu_linear_scratch(uint32_t n, uint32_t n_cols)
+size_t model_cpu_linear_scratch(uint32_t n, uint32_t n_cols)
 {
     return (size_t)n * (n_cols + 1) * sizeof(float);
 }
 
 /* One row that is already in the micro kernel's form is used where it lies. */
-static bool in_place(const struct product *p)
+static bool in_place(const struct matmul *p)
 {
     const struct op_linear *l = p->l;
     if (p->n != 1)
@@ -347,13 +347,14 @@ static bool in_place(const struct product *p)
                                       : p->type == OP_F32;
 }
 
-void cpu_linear_rows(struct workers *pool, const struct cpu_kernels *k, enum op_dtype type,
-                     const struct op_linear *l, const uint32_t *row, uint32_t n, void *scratch)
+void model_cpu_linear_rows(struct workers *pool, const struct cpu_kernels *k, enum op_dtype type,
+                           const struct op_linear *l, const uint32_t *row, uint32_t n,
+                           void *scratch)
 {
     const struct op_matrix *w = l->w;
     if (n == 0 || w->n_panels == 0)
         return;
-    struct product p = { .k = k, .l = l, .type = type, .row = row, .n = n };
+    struct matmul p = { .k = k, .l = l, .type = type, .row = row, .n = n };
     bool pairs = w->store == PANEL_PAIRS;
     p.n_blocks = (n + k->micro_rows - 1) / k->micro_rows;
     p.n_k = pairs ? (w->n_cols + 1) / 2 : w->n_cols;
@@ -379,8 +380,8 @@ void cpu_linear_rows(struct workers *pool, const struct cpu_kernels *k, enum op_
     workers_run(crew, multiply_group, &p, (w->n_panels + p.group - 1) / p.group);
 }
 
-void cpu_linear(struct workers *pool, const struct cpu_kernels *k, enum op_dtype type,
-                const struct op_linear *l, uint32_t n, void *scratch)
+void model_cpu_linear(struct workers *pool, const struct cpu_kernels *k, enum op_dtype type,
+                      const struct op_linear *l, uint32_t n, void *scratch)
 {
-    cpu_linear_rows(pool, k, type, l, NULL, n, scratch);
+    model_cpu_linear_rows(pool, k, type, l, NULL, n, scratch);
 }

@@ -25,11 +25,11 @@ struct moe_scratch {
     size_t n_block;
 };
 
-void cpu_moe_scratch_free(struct moe_scratch *s)
+void model_cpu_moe_scratch_free(struct moe_scratch *s)
 {
     if (s == NULL)
         return;
-    cpu_unmap(s->block, s->n_block);
+    model_cpu_unmap(s->block, s->n_block);
     free(s);
 }
 
@@ -49,7 +49,7 @@ static enum err_code make_scratch(struct cpu_ops *o, const struct op_moe *m, uin
         return err_nomem(&o->fault, "MoE scratch", sizeof *s);
     s->n_block = n * m->hidden * 4 + n * c->n_experts * 4 + pairs * 16 + (c->n_experts + 1) * 4ul +
                  pairs * inter * 4 + pairs * m->hidden * 4 + 1024;
-    enum err_code rc = cpu_map(s->n_block, "MoE scratch", &s->block, &o->fault);
+    enum err_code rc = model_cpu_map(s->n_block, "MoE scratch", &s->block, &o->fault);
     if (rc) {
         free(s);
         return rc;
@@ -79,12 +79,12 @@ static void route(struct cpu_ops *o, const struct op_moe *m, uint32_t n)
                            .to = s->logits,
                            .to_ld = c->n_experts,
                            .out = OP_OUT_F32 };
-    cpu_linear(o->pool, o->k, OP_F32, &l, n, o->scratch);
+    model_cpu_linear(o->pool, o->k, OP_F32, &l, n, o->scratch);
     memset(s->begin, 0, (c->n_experts + 1) * sizeof *s->begin);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t expert[ROUTE_TOP];
         float weight[ROUTE_TOP];
-        route_token(c, s->logits + (size_t)i * c->n_experts, m->choice_bias, expert, weight);
+        model_route_token(c, s->logits + (size_t)i * c->n_experts, m->choice_bias, expert, weight);
         for (uint32_t j = 0; j < c->top_k; j++) {
             s->expert[i * c->top_k + j] = expert[j];
             s->weight[i * c->top_k + j] = weight[j];
@@ -130,11 +130,11 @@ static void run_expert(struct cpu_ops *o, const struct op_moe *m, uint32_t x, ui
                               .out = OP_OUT_F32 };
     if (n == 0)
         return;
-    cpu_linear_rows(o->pool, o->k, o->type, &up, s->row + at, n, o->scratch);
-    cpu_linear(o->pool, o->k, o->type, &down, n, o->scratch);
+    model_cpu_linear_rows(o->pool, o->k, o->type, &up, s->row + at, n, o->scratch);
+    model_cpu_linear(o->pool, o->k, o->type, &down, n, o->scratch);
 }
 
-void cpu_moe(struct cpu_ops *o, const struct op_moe *m, uint32_t n)
+void model_cpu_moe(struct cpu_ops *o, const struct op_moe *m, uint32_t n)
 {
     const struct moe_config *c = m->config;
     uint32_t inter = m->gate_up[0]->n_rows;

@@ -61,7 +61,7 @@ static void embed_row(const struct rows *r, uint32_t i)
         r->o->k->widen((const uint16_t *)r->x + at, OP_BF16, r->width, r->eps, x);
         return;
     }
-    convert_strided(r->x, r->dtype, at, 1, r->width, x);
+    model_convert_strided(r->x, r->dtype, at, 1, r->width, x);
     for (uint32_t j = 0; j < r->width; j++)
         x[j] *= r->eps;
 }
@@ -282,12 +282,12 @@ static void softcap(void *self, float *x, float cap, size_t n)
     softcap_row(&r, 0);
 }
 
-/* ---- products ---- */
+/* ---- matrix multiplication ---- */
 
 static void linear(void *self, const struct op_linear *l, uint32_t n)
 {
     struct cpu_ops *o = self;
-    cpu_linear(o->pool, o->k, l->w->exact ? OP_F32 : o->type, l, n, o->scratch);
+    model_cpu_linear(o->pool, o->k, l->w->exact ? OP_F32 : o->type, l, n, o->scratch);
 }
 
 static void heads(void *self, const struct op_heads *h, uint32_t n)
@@ -295,19 +295,19 @@ static void heads(void *self, const struct op_heads *h, uint32_t n)
     struct cpu_ops *o = self;
     size_t size = op_size(o->type);
     for (uint32_t i = 0; i < h->n_heads; i++) {
-        struct op_linear l = { .w = h->turned ? h->w[i]->turned : h->w[i],
+        struct op_linear l = { .w = h->transposed ? h->w[i]->transposed : h->w[i],
                                .in = (const unsigned char *)h->in + i * h->in_head * size,
                                .in_ld = h->in_ld,
                                .to = (unsigned char *)h->to + i * h->to_head * size,
                                .to_ld = h->to_ld,
                                .out = OP_OUT_T };
-        cpu_linear(o->pool, o->k, o->type, &l, n, o->scratch);
+        model_cpu_linear(o->pool, o->k, o->type, &l, n, o->scratch);
     }
 }
 
 static void moe(void *self, const struct op_moe *m, uint32_t n)
 {
-    cpu_moe(self, m, n);
+    model_cpu_moe(self, m, n);
 }
 
 /* ---- life ---- */
@@ -315,13 +315,13 @@ static void moe(void *self, const struct op_moe *m, uint32_t n)
 static enum err_code alloc(void *self, size_t bytes, const char *what, void **out, struct err *e)
 {
     (void)self;
-    return cpu_map(bytes, what, out, e);
+    return model_cpu_map(bytes, what, out, e);
 }
 
 static void release(void *self, void *p, size_t bytes)
 {
     (void)self;
-    cpu_unmap(p, bytes);
+    model_cpu_unmap(p, bytes);
 }
 
 static enum err_code upload(void *self, void *to, const void *from, size_t bytes, struct err *e)
@@ -336,10 +336,10 @@ static enum err_code matrix_create(void *self, const struct op_matrix_desc *d,
                                    struct op_matrix **out, struct err *e)
 {
     struct cpu_ops *o = self;
-    enum err_code rc = cpu_matrix_create(o->pool, o->k, o->type, d, out, e);
+    enum err_code rc = model_cpu_matrix_create(o->pool, o->k, o->type, d, out, e);
     if (rc == ERR_OK && d->n_cols > o->widest)
         o->widest = d->n_cols;
-    if (rc == ERR_OK && d->turned && d->piece[0].n_rows > o->widest)
+    if (rc == ERR_OK && d->transposed && d->piece[0].n_rows > o->widest)
         o->widest = d->piece[0].n_rows;
     return rc;
 }
@@ -347,12 +347,12 @@ static enum err_code matrix_create(void *self, const struct op_matrix_desc *d,
 static void matrix_destroy(void *self, struct op_matrix *m)
 {
     (void)self;
-    cpu_matrix_destroy(m);
+    model_cpu_matrix_destroy(m);
 }
 
 static uint64_t matrix_bytes(const struct op_matrix *m)
 {
-    return m->n_bytes + (m->turned != NULL ? m->turned->n_bytes : 0);
+    return m->n_bytes + (m->transposed != NULL ? m->transposed->n_bytes : 0);
 }
 
 static uint32_t most_rows(const struct ops_limits *lim)
@@ -363,7 +363,7 @@ static uint32_t most_rows(const struct ops_limits *lim)
 /* Give back what steps took. */
 static void stop(struct cpu_ops *o)
 {
-    cpu_unmap(o->scratch, o->n_scratch);
+    model_cpu_unmap(o->scratch, o->n_scratch);
     free(o->output_row);
     o->scratch = NULL;
     o->n_scratch = 0;
@@ -378,8 +378,8 @@ static enum err_code start(void *self, const struct ops_limits *lim, struct err 
     if (o->output_row == NULL)
         return err_nomem(e, "output rows", lim->max_outputs * sizeof *o->output_row);
     o->max_tokens = most_rows(lim);
-    o->n_scratch = cpu_linear_scratch(o->max_tokens, o->widest);
-    return cpu_map(o->n_scratch, "activation scratch", &o->scratch, e);
+    o->n_scratch = model_cpu_linear_scratch(o->max_tokens, o->widest);
+    return model_cpu_map(o->n_scratch, "activation scratch", &o->scratch, e);
 }
 
 static enum err_code begin(void *self, const struct step_plan *plan, uint32_t pad,
@@ -447,23 +447,24 @@ static void close_ops(void *self)
     struct cpu_ops *o = self;
     if (o == NULL)
         return;
-    cpu_moe_scratch_free(o->moe);
+    model_cpu_moe_scratch_free(o->moe);
     stop(o);
     workers_destroy(o->pool);
     free(o);
 }
 
-enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threads, struct err *e)
+enum err_code model_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threads, struct err *e)
 {
     struct cpu_ops *o = calloc(1, sizeof *o);
     if (o == NULL)
         return err_nomem(e, "cpu backend", sizeof *o);
-    enum err_code rc = workers_create(&o->pool, n_threads ? n_threads : cpu_physical_cores(), e);
+    enum err_code rc =
+        workers_create(&o->pool, n_threads ? n_threads : model_cpu_physical_cores(), e);
     if (rc) {
         free(o);
         return rc;
     }
-    o->k = cpu_kernels_best();
+    o->k = model_cpu_kernels_best();
     o->type = type;
     *out = (struct ops){
         .name = "cpu",

@@ -22,8 +22,8 @@ struct cpu_ops {
 };
 
 /* moe.c: one MoE layer; scratch grows on the first call. */
-void cpu_moe(struct cpu_ops *o, const struct op_moe *m, uint32_t n);
-void cpu_moe_scratch_free(struct moe_scratch *s);
+void model_cpu_moe(struct cpu_ops *o, const struct op_moe *m, uint32_t n);
+void model_cpu_moe_scratch_free(struct moe_scratch *s);
 
 static inline size_t op_size(enum op_dtype t)
 {

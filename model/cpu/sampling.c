@@ -369,8 +369,8 @@ static enum err_code reserve_top(const struct sampler *sm, struct results *r,
     return ERR_OK;
 }
 
-enum err_code sampler_run(struct sampler *sm, const struct step_plan *plan, const float *logits,
-                          const struct sampled **out, struct err *e)
+enum err_code model_sampler_run(struct sampler *sm, const struct step_plan *plan,
+                                const float *logits, const struct sampled **out, struct err *e)
 {
     if (plan->n_outputs > sm->max_outputs)
         return err_set(e, ERR_LIMIT, "step plan: %u outputs, expected at most %u", plan->n_outputs,
@@ -387,14 +387,14 @@ enum err_code sampler_run(struct sampler *sm, const struct step_plan *plan, cons
     return ERR_OK;
 }
 
-enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_outputs,
-                             struct workers *pool, struct err *e)
+enum err_code model_sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_outputs,
+                                   struct workers *pool, struct err *e)
 {
     struct sampler *sm = calloc(1, sizeof *sm);
     if (sm == NULL)
         return err_nomem(e, "sampler", sizeof *sm);
     uint32_t n = workers_count(pool);
-    sm->k = cpu_kernels_best();
+    sm->k = model_cpu_kernels_best();
     sm->pool = pool;
     sm->vocab = vocab;
     sm->max_outputs = max_outputs;
@@ -421,11 +421,11 @@ enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_
     return ERR_OK;
 
 fail:
-    sampler_destroy(sm);
+    model_sampler_destroy(sm);
     return err_nomem(e, "sampler scratch", (unsigned long long)n * vocab * 28);
 }
 
-void sampler_destroy(struct sampler *sm)
+void model_sampler_destroy(struct sampler *sm)
 {
     if (sm == NULL)
         return;

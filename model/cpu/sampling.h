@@ -19,13 +19,15 @@
 
 struct sampler;
 
-MUST_USE enum err_code sampler_create(struct sampler **out, uint32_t vocab, uint32_t max_outputs,
-                                      struct workers *pool, struct err *e);
-void sampler_destroy(struct sampler *s);
+MUST_USE enum err_code model_sampler_create(struct sampler **out, uint32_t vocab,
+                                            uint32_t max_outputs, struct workers *pool,
+                                            struct err *e);
+void model_sampler_destroy(struct sampler *s);
 
 /* out[i] for plan->output[i], from logits [n_outputs, vocab].  Borrowed until
  * the call after the next. */
-MUST_USE enum err_code sampler_run(struct sampler *s, const struct step_plan *plan,
-                                   const float *logits, const struct sampled **out, struct err *e);
+MUST_USE enum err_code model_sampler_run(struct sampler *s, const struct step_plan *plan,
+                                         const float *logits, const struct sampled **out,
+                                         struct err *e);
 
 #endif

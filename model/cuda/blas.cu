@@ -24,7 +24,7 @@ const size_t workspace_bytes = (size_t)64 << 20;
 struct shape {
     uint64_t in_ld, to_ld, w_step, in_step, to_step;
     uint32_t n_rows, n_cols, n, batch;
-    uint32_t turned, out, bias, align; /* align: lowest set bits of the addresses */
+    uint32_t transposed, out, bias, align; /* align: lowest set bits of the addresses */
 };
 
 struct choice {
@@ -130,7 +130,7 @@ struct shape shape_of(const struct blas_call *c)
     s.n_cols = c->w->n_cols;
     s.n = c->n;
     s.batch = c->batch;
-    s.turned = c->turned;
+    s.transposed = c->transposed;
     s.out = c->out;
     s.bias = c->w->bias != NULL;
     s.align = alignment(c->w->data, c->w_step, 2) << 20 | alignment(c->in, c->in_step, 2) << 10 |
@@ -160,13 +160,14 @@ void forget(struct blas *b, struct choice *k)
     memset(k, 0, sizeof *k);
 }
 
-/* Column-major, as the library sees it: to^T [N, n] = W^T' [K, N]' in^T [K, n]; turned,
+/* Column-major, as the library sees it: to^T [N, n] = W^T' [K, N]' in^T [K, n]; transposed,
  * to^T [K, n] = W^T [K, N] in^T [N, n]. */
 enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, struct err *e)
 {
     const struct shape *s = &k->shape;
-    cublasOperation_t turn = s->turned ? CUBLAS_OP_N : CUBLAS_OP_T;
-    uint32_t n_in = s->turned ? s->n_rows : s->n_cols, n_to = s->turned ? s->n_cols : s->n_rows;
+    cublasOperation_t turn = s->transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
+    uint32_t n_in = s->transposed ? s->n_rows : s->n_cols,
+             n_to = s->transposed ? s->n_cols : s->n_rows;
     cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t rc = b->op_create(&k->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (rc == CUBLAS_STATUS_SUCCESS)

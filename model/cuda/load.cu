@@ -202,8 +202,8 @@ enum err_code load_bias(struct cuda_ops *o, const struct op_matrix_desc *d, stru
     for (uint32_t i = 0, at = 0; i < d->n_pieces; at += d->piece[i++].n_rows) {
         const struct op_piece *p = &d->piece[i];
         if (p->bias != NULL)
-            convert_strided(p->bias->data, p->bias->dtype, p->bias_at, p->bias_stride, p->n_rows,
-                            v + at);
+            model_convert_strided(p->bias->data, p->bias->dtype, p->bias_at, p->bias_stride,
+                                  p->n_rows, v + at);
     }
     enum err_code rc = arena_take(o, m->n_rows * 4ul, &device, e);
     m->bias = (float *)device;
@@ -212,7 +212,7 @@ enum err_code load_bias(struct cuda_ops *o, const struct op_matrix_desc *d, stru
     if (rc == ERR_OK)
         rc = arena_take(o, m->n_rows * 2ul, &m->bias_t, e);
     if (rc == ERR_OK) {
-        convert_to_bf16(v, m->n_rows, (uint16_t *)v);
+        model_convert_to_bf16(v, m->n_rows, (uint16_t *)v);
         rc = load_upload(o, m->bias_t, v, m->n_rows * 2ul, e);
     }
     free(v);

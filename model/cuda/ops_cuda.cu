@@ -110,7 +110,7 @@ void heads(void *self, const struct op_heads *h, uint32_t n)
         c.to = (uint16_t *)h->to + i * h->to_head;
         c.to_ld = h->to_ld;
         c.out = OP_OUT_T;
-        c.turned = h->turned;
+        c.transposed = h->transposed;
         c.n = n;
         c.batch = even ? h->n_heads : 1;
         c.w_step = step;

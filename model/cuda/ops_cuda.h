@@ -153,7 +153,7 @@ enum err_code blas_open(struct blas **out, struct err *e);
 void blas_close(struct blas *b);
 
 /* to[n, rows of w] = in w^T + bias, T or float32, added to `to` where out is
- * OP_OUT_ADD; turned: to[n, columns of w] = in w, without bias.  batch > 1:
+ * OP_OUT_ADD; transposed: to[n, columns of w] = in w, without bias.  batch > 1:
  * matrices, inputs and results that lie apart by the given steps (elements). */
 struct blas_call {
     const struct op_matrix *w;
@@ -161,7 +161,7 @@ struct blas_call {
     void *to;
     size_t in_ld, to_ld;
     enum op_out out;
-    bool turned;
+    bool transposed;
     uint32_t n, batch;
     int64_t w_step, in_step, to_step;
 };

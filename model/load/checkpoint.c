@@ -61,7 +61,7 @@ static enum err_code open_shard(struct checkpoint *c, const char *name, struct s
     char *path = path_of(c, name, e);
     if (path == NULL)
         return ERR_NOMEM;
-    enum err_code rc = st_open(out, path, e);
+    enum err_code rc = model_st_open(out, path, e);
     free(path);
     return rc;
 }
@@ -92,12 +92,12 @@ static enum err_code open_single(struct checkpoint *c, struct err *e)
     enum err_code rc = add_shard(c, "model.safetensors", &s, e);
     if (rc)
         return rc;
-    c->n = st_n_tensors(s->file);
+    c->n = model_st_n_tensors(s->file);
     c->entry = calloc(c->n + 1, sizeof *c->entry);
     if (c->entry == NULL)
         return err_nomem(e, "tensor list", (c->n + 1) * sizeof *c->entry);
     for (size_t i = 0; i < c->n; i++)
-        c->entry[i] = (struct entry){ .tensor = st_tensor_at(s->file, i) };
+        c->entry[i] = (struct entry){ .tensor = model_st_tensor_at(s->file, i) };
     return ERR_OK;
 }
 
@@ -133,7 +133,7 @@ static enum err_code add_indexed(struct checkpoint *c, const struct json *name,
     enum err_code rc = find_shard(c, file->u.string, &s, e);
     if (rc)
         return rc;
-    const struct st_tensor *t = st_find(s->file, name->u.string);
+    const struct st_tensor *t = model_st_find(s->file, name->u.string);
     if (t == NULL)
         return err_set(e, ERR_INVALID,
                        INDEX ": tensor %.*s is said to be in %s, which does "
@@ -191,7 +191,7 @@ static enum err_code open_files(struct checkpoint *c, struct err *e)
     return rc;
 }
 
-enum err_code checkpoint_open(struct checkpoint **out, const char *dir, struct err *e)
+enum err_code model_checkpoint_open(struct checkpoint **out, const char *dir, struct err *e)
 {
     struct checkpoint *c = calloc(1, sizeof *c);
     if (c == NULL)
@@ -209,16 +209,16 @@ enum err_code checkpoint_open(struct checkpoint **out, const char *dir, struct e
     return ERR_OK;
 
 fail:
-    checkpoint_close(c);
+    model_checkpoint_close(c);
     return rc;
 }
 
-void checkpoint_close(struct checkpoint *c)
+void model_checkpoint_close(struct checkpoint *c)
 {
     if (c == NULL)
         return;
     for (size_t i = 0; i < c->n_shards; i++) {
-        st_close(c->shard[i].file);
+        model_st_close(c->shard[i].file);
         free(c->shard[i].name);
     }
     free(c->shard);
@@ -227,7 +227,7 @@ void checkpoint_close(struct checkpoint *c)
     free(c);
 }
 
-const struct st_tensor *checkpoint_find(struct checkpoint *c, const char *name)
+const struct st_tensor *model_checkpoint_find(struct checkpoint *c, const char *name)
 {
     size_t lo = 0, hi = c->n, n = strlen(name);
     while (lo < hi) {
@@ -255,12 +255,13 @@ static void print_shape(char *out, size_t cap, uint32_t n, const uint64_t *shape
         snprintf(out + at, cap - at, "]");
 }
 
-enum err_code checkpoint_need(struct checkpoint *c, const char *name, uint32_t n_dims,
-                              const uint64_t *shape, const struct st_tensor **out, struct err *e)
+enum err_code model_checkpoint_need(struct checkpoint *c, const char *name, uint32_t n_dims,
+                                    const uint64_t *shape, const struct st_tensor **out,
+                                    struct err *e)
 {
     char want[192], got[192];
     print_shape(want, sizeof want, n_dims, shape);
-    const struct st_tensor *t = checkpoint_find(c, name);
+    const struct st_tensor *t = model_checkpoint_find(c, name);
     if (t == NULL)
         return err_set(e, ERR_INVALID, "checkpoint: tensor %s is missing, expected shape %s", name,
                        want);
@@ -275,17 +276,17 @@ enum err_code checkpoint_need(struct checkpoint *c, const char *name, uint32_t n
     }
     if (t->dtype != ST_BF16 && t->dtype != ST_F16 && t->dtype != ST_F32)
         return err_set(e, ERR_INVALID, "checkpoint: tensor %s is %s, expected BF16, F16 or F32",
-                       name, st_dtype_name(t->dtype));
+                       name, model_st_dtype_name(t->dtype));
     *out = t;
     return ERR_OK;
 }
 
-size_t checkpoint_n_tensors(const struct checkpoint *c)
+size_t model_checkpoint_n_tensors(const struct checkpoint *c)
 {
     return c->n;
 }
 
-const struct st_tensor *checkpoint_at(const struct checkpoint *c, size_t i, bool *used)
+const struct st_tensor *model_checkpoint_at(const struct checkpoint *c, size_t i, bool *used)
 {
     *used = c->entry[i].used;
     return c->entry[i].tensor;

@@ -16,19 +16,20 @@
 
 struct checkpoint;
 
-MUST_USE enum err_code checkpoint_open(struct checkpoint **out, const char *dir, struct err *e);
-void checkpoint_close(struct checkpoint *c);
+MUST_USE enum err_code model_checkpoint_open(struct checkpoint **out, const char *dir,
+                                             struct err *e);
+void model_checkpoint_close(struct checkpoint *c);
 
 /* NULL when absent. Marks the tensor used. */
-const struct st_tensor *checkpoint_find(struct checkpoint *c, const char *name);
+const struct st_tensor *model_checkpoint_find(struct checkpoint *c, const char *name);
 
 /* The tensor of that name, dtype BF16, F16 or F32, of exactly this shape (in
  * messages, the file, name, both shapes).  Marks it used. */
-MUST_USE enum err_code checkpoint_need(struct checkpoint *c, const char *name, uint32_t n_dims,
-                                       const uint64_t *shape, const struct st_tensor **out,
-                                       struct err *e);
+MUST_USE enum err_code model_checkpoint_need(struct checkpoint *c, const char *name,
+                                             uint32_t n_dims, const uint64_t *shape,
+                                             const struct st_tensor **out, struct err *e);
 
-size_t checkpoint_n_tensors(const struct checkpoint *c);
-const struct st_tensor *checkpoint_at(const struct checkpoint *c, size_t i, bool *used);
+size_t model_checkpoint_n_tensors(const struct checkpoint *c);
+const struct st_tensor *model_checkpoint_at(const struct checkpoint *c, size_t i, bool *used);
 
 #endif

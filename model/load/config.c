@@ -28,11 +28,13 @@ static enum err_code read_family(struct model_config *c, const struct json_objec
     const cJSON *first = list ? list->child : NULL;
     if (!cJSON_IsString(first))
         return json_missing(o, "architectures", "a list with the architecture's name", e);
-    c->family = family_find(first->valuestring);
-    if (c->family == NULL)
-        return err_set(e, ERR_INVALID, "%s: architectures is %.64s, expected one of %s", o->file,
-                       first->valuestring, family_list());
-    return ERR_OK;
+    c->family = model_family_find(first->valuestring);
+    if (c->family != NULL)
+        return ERR_OK;
+    char list_text[ERR_MESSAGE_BYTES];
+    model_family_list(list_text, sizeof list_text);
+    return err_set(e, ERR_INVALID, "%s: architectures is %.64s, expected one of %s", o->file,
+                   first->valuestring, list_text);
 }
 
 static enum err_code read_act(struct model_config *c, const struct json_object *o, struct err *e)
@@ -295,9 +297,7 @@ static enum err_code read_moe(struct model_config *c, const struct json_object *
     TRY(json_get_uint(o, "n_shared_experts", 0, 64, &shared, e));
     m->shared_intermediate = c->family->moe->shared ? shared * m->intermediate : 0;
     m->routing = c->family->routing;
-    /* Mixtral always renormalises and has no key for it. */
-    m->norm_topk =
-        m->routing == ROUTE_SOFTMAX && strcmp(c->family->architecture, "MixtralForCausalLM") == 0;
+    m->norm_topk = (c->family->features & FAMILY_NORM_TOPK) != 0;
     if (m->routing != ROUTE_GROUP_MAX)
         TRY(json_get_bool(o, "norm_topk_prob", &m->norm_topk, e));
     if (m->routing == ROUTE_GROUP_MAX || m->routing == ROUTE_SIGMOID_BIAS)
@@ -332,18 +332,6 @@ static enum err_code read_eos(struct model_config *c, const struct json_object *
     return ERR_OK;
 }
 
-static enum err_code read_tokens(struct model_config *c, const struct json_object *o, struct err *e)
-{
-    uint32_t bos = UINT32_MAX;
-    c->bos = -1;
-    /* Some publish a list with one id; only a single id is a BOS. */
-    if (cJSON_IsNumber(json_member(o, "bos_token_id")))
-        TRY(json_get_uint(o, "bos_token_id", 0, VOCAB_MAX, &bos, e));
-    if (bos != UINT32_MAX)
-        c->bos = (int32_t)bos;
-    return read_eos(c, o, e);
-}
-
 /* Weights are stored as plain floats, or as MXFP4 experts. */
 static enum err_code check_quantisation(const struct model_config *c, const struct json_object *o,
                                         struct err *e)
@@ -375,12 +363,13 @@ static enum err_code parse_root(struct model_config *c, const cJSON *root, struc
     for (uint32_t i = 0; i < c->n_layers; i++)
         if ((c->family->features & FAMILY_LOCAL_ROPE) && c->layer[i].window > 0)
             c->layer[i].rope = 1;
-    TRY(config_read_rope(c, &o, e));
+    TRY(model_config_read_rope(c, &o, e));
     TRY(read_moe(c, &o, e));
-    return read_tokens(c, &o, e);
+    return read_eos(c, &o, e);
 }
 
-enum err_code config_parse(struct model_config *out, const char *bytes, size_t n, struct err *e)
+enum err_code model_config_parse(struct model_config *out, const char *bytes, size_t n,
+                                 struct err *e)
 {
     cJSON *root = NULL;
     memset(out, 0, sizeof *out);
@@ -390,7 +379,7 @@ enum err_code config_parse(struct model_config *out, const char *bytes, size_t n
     return rc;
 }
 
-enum err_code config_load(struct model_config *out, const char *dir, struct err *e)
+enum err_code model_config_load(struct model_config *out, const char *dir, struct err *e)
 {
     cJSON *root = NULL;
     memset(out, 0, sizeof *out);
@@ -425,15 +414,14 @@ static enum err_code read_generation(struct model_generation *gen, struct model_
     uint32_t top_k = UINT32_MAX;
     TRY(json_get_uint(&o, "top_k", 0, VOCAB_MAX, &top_k, e));
     gen->top_k = top_k == UINT32_MAX ? -1 : (int32_t)top_k;
-    TRY(json_get_bool(&o, "do_sample", &gen->do_sample, e));
     return read_eos(c, &o, e);
 }
 
-enum err_code generation_load(struct model_generation *gen, struct model_config *c, const char *dir,
-                              struct err *e)
+enum err_code model_generation_load(struct model_generation *gen, struct model_config *c,
+                                    const char *dir, struct err *e)
 {
     cJSON *root = NULL;
-    *gen = (struct model_generation){ NAN, NAN, NAN, NAN, -1, false };
+    *gen = (struct model_generation){ NAN, NAN, NAN, NAN, -1 };
     TRY(json_file_read(&root, dir, "generation_config.json", CONFIG_MAX_BYTES, e));
     if (root == NULL)
         return ERR_OK;
@@ -442,8 +430,8 @@ enum err_code generation_load(struct model_generation *gen, struct model_config 
     return rc;
 }
 
-void config_kv_layers(const struct model_config *c, uint32_t max_model_len,
-                      struct kv_layer_desc out[KV_LAYERS])
+void model_config_kv_layers(const struct model_config *c, uint32_t max_model_len,
+                            struct kv_layer_desc out[KV_LAYERS])
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         struct kv_layer_desc *d = &out[i];

@@ -80,24 +80,23 @@ struct model_config {
     struct layer_config layer[KV_LAYERS];
     uint32_t n_eos;
     int32_t eos[CONFIG_EOS];
-    int32_t bos; /* -1: none */
 };
 
 /* Read DIR/config.json.  ERR_INVALID names the key, what was found and what is
  * expected. */
-MUST_USE enum err_code config_load(struct model_config *out, const char *dir, struct err *e);
+MUST_USE enum err_code model_config_load(struct model_config *out, const char *dir, struct err *e);
 
 /* The same from bytes. */
-MUST_USE enum err_code config_parse(struct model_config *out, const char *bytes, size_t n,
-                                    struct err *e);
+MUST_USE enum err_code model_config_parse(struct model_config *out, const char *bytes, size_t n,
+                                          struct err *e);
 
 /* Read DIR/generation_config.json when there is one: sampling defaults into
  * *gen, further EOS ids into *c. */
-MUST_USE enum err_code generation_load(struct model_generation *gen, struct model_config *c,
-                                       const char *dir, struct err *e);
+MUST_USE enum err_code model_generation_load(struct model_generation *gen, struct model_config *c,
+                                             const char *dir, struct err *e);
 
 /* Per layer, what the KV cache holds for contexts of max_model_len tokens. */
-void config_kv_layers(const struct model_config *c, uint32_t max_model_len,
-                      struct kv_layer_desc out[KV_LAYERS]);
+void model_config_kv_layers(const struct model_config *c, uint32_t max_model_len,
+                            struct kv_layer_desc out[KV_LAYERS]);
 
 #endif

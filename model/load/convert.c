@@ -13,8 +13,8 @@ static uint16_t load16(const unsigned char *p)
     return v;
 }
 
-void convert_strided(const unsigned char *data, enum st_dtype dtype, uint64_t at, uint64_t stride,
-                     uint32_t n, float *out)
+void model_convert_strided(const unsigned char *data, enum st_dtype dtype, uint64_t at,
+                           uint64_t stride, uint32_t n, float *out)
 {
     if (dtype == ST_F32) {
         const unsigned char *p = data + at * 4;
@@ -31,7 +31,7 @@ void convert_strided(const unsigned char *data, enum st_dtype dtype, uint64_t at
     }
 }
 
-void convert_to_bf16(const float *v, size_t n, uint16_t *out)
+void model_convert_to_bf16(const float *v, size_t n, uint16_t *out)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t h = float_to_bf16(v[i]);
@@ -39,8 +39,8 @@ void convert_to_bf16(const float *v, size_t n, uint16_t *out)
     }
 }
 
-void convert_mxfp4(const unsigned char *blocks, const unsigned char *scales, uint64_t n,
-                   uint16_t *out)
+void model_convert_mxfp4(const unsigned char *blocks, const unsigned char *scales, uint64_t n,
+                         uint16_t *out)
 {
     static const float code[16] = { 0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
                                     -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6 };

@@ -1,11 +1,11 @@
 /* families.c: the table of families.h. */
 #include "model/load/families.h"
 
-#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PRE_NORMS { "input_layernorm", NULL, "post_attention_layernorm", NULL }
-#define FOUR_NORMS                                                                                 \
+#define PRE_AND_POST_NORMS                                                                         \
     { "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",                  \
       "post_feedforward_layernorm" }
 #define POST_NORMS { NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm" }
@@ -24,7 +24,7 @@ static const struct family families[] = {
     { .architecture = "LlamaForCausalLM", .features = FAMILY_BIAS_KEYS, .norm = PRE_NORMS },
     { .architecture = "MistralForCausalLM", .features = FAMILY_WINDOW_ALL, .norm = PRE_NORMS },
     { .architecture = "MixtralForCausalLM",
-      .features = FAMILY_WINDOW_ALL | FAMILY_MOE,
+      .features = FAMILY_WINDOW_ALL | FAMILY_MOE | FAMILY_NORM_TOPK,
       .norm = PRE_NORMS,
       .rope_theta = 1e6,
       .routing = ROUTE_SOFTMAX,
@@ -44,14 +44,14 @@ static const struct family families[] = {
     { .architecture = "Gemma2ForCausalLM",
       .features = FAMILY_BIAS_KEYS | FAMILY_NORM_PLUS_ONE | FAMILY_SCALED_EMBED |
                   FAMILY_WINDOW_EVEN | FAMILY_QUERY_SCALAR | FAMILY_TIED,
-      .norm = FOUR_NORMS,
+      .norm = PRE_AND_POST_NORMS,
       .act = ACT_GELU_TANH,
       .head_dim = 256 },
     { .architecture = "Gemma3ForCausalLM",
       .features = FAMILY_BIAS_KEYS | FAMILY_NORM_PLUS_ONE | FAMILY_SCALED_EMBED |
                   FAMILY_QK_NORM_HEAD | FAMILY_WINDOW_PATTERN | FAMILY_LOCAL_ROPE |
                   FAMILY_QUERY_SCALAR | FAMILY_TIED,
-      .norm = FOUR_NORMS,
+      .norm = PRE_AND_POST_NORMS,
       .act = ACT_GELU_TANH,
       .head_dim = 256,
       .rope_theta = 1e6 },
@@ -86,7 +86,7 @@ static const struct family families[] = {
       .rope_theta = 2e6 },
 };
 
-const struct family *family_find(const char *architecture)
+const struct family *model_family_find(const char *architecture)
 {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i].architecture, architecture) == 0)
@@ -94,10 +94,11 @@ const struct family *family_find(const char *architecture)
     return NULL;
 }
 
-const char *family_list(void)
+void model_family_list(char *out, size_t size)
 {
-    return "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, "
-           "Qwen3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, "
-           "Phi3ForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "
-           "Olmo2ForCausalLM, SmolLM3ForCausalLM";
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof families / sizeof *families && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s%s", i > 0 ? ", " : "",
+                               families[i].architecture);
 }

@@ -90,8 +90,8 @@ static enum err_code read_scaling(const struct model_config *c, struct rope_conf
                        o->in, r->high_freq_factor, r->low_freq_factor);
     if (r->kind != ROPE_LONGROPE)
         return ERR_OK;
-    TRY(read_factors(o, "short_factor", rope_dim(c, r) / 2, r->short_factor, &r->n_short, e));
-    return read_factors(o, "long_factor", rope_dim(c, r) / 2, r->long_factor, &r->n_long, e);
+    TRY(read_factors(o, "short_factor", model_rope_dim(c, r) / 2, r->short_factor, &r->n_short, e));
+    return read_factors(o, "long_factor", model_rope_dim(c, r) / 2, r->long_factor, &r->n_long, e);
 }
 
 static enum err_code read_both(struct model_config *c, const struct json_object *o,
@@ -123,7 +123,7 @@ static enum err_code check_rope(const struct model_config *c, const struct json_
                                 struct err *e)
 {
     for (int i = 0; i < 2; i++) {
-        uint32_t dim = rope_dim(c, &c->rope[i]);
+        uint32_t dim = model_rope_dim(c, &c->rope[i]);
         if (dim == 0 || dim % 2 != 0)
             return err_set(e, ERR_INVALID,
                            "%s: %u channels of a head would be rotated, expected a positive even "
@@ -133,7 +133,8 @@ static enum err_code check_rope(const struct model_config *c, const struct json_
     return ERR_OK;
 }
 
-enum err_code config_read_rope(struct model_config *c, const struct json_object *o, struct err *e)
+enum err_code model_config_read_rope(struct model_config *c, const struct json_object *o,
+                                     struct err *e)
 {
     double theta = c->family->rope_theta ? c->family->rope_theta : 10000, local = 10000;
     double partial = c->family->partial ? c->family->partial : 1;
@@ -175,7 +176,7 @@ enum err_code config_read_rope(struct model_config *c, const struct json_object 
 
 /* ---- tables ---- */
 
-uint32_t rope_dim(const struct model_config *c, const struct rope_config *r)
+uint32_t model_rope_dim(const struct model_config *c, const struct rope_config *r)
 {
     if (c->mla.kv_rank > 0)
         return c->mla.rope;
@@ -253,10 +254,10 @@ static float frequency(const struct rope_config *r, uint32_t dim, uint32_t i, do
     return (float)f;
 }
 
-void rope_fill(const struct model_config *c, const struct rope_config *r, uint32_t max_model_len,
-               float *cos_out, float *sin_out)
+void model_rope_fill(const struct model_config *c, const struct rope_config *r,
+                     uint32_t max_model_len, float *cos_out, float *sin_out)
 {
-    uint32_t dim = rope_dim(c, r), half = dim / 2;
+    uint32_t dim = model_rope_dim(c, r), half = dim / 2;
     double context = r->original_positions ? r->original_positions : c->max_positions;
     float scale = (float)attention_factor(c, r, context);
     bool use_long = max_model_len > r->original_positions;

@@ -50,12 +50,12 @@ static const struct {
     [ST_F8_E5M2] = { "F8_E5M2", 1 }, [ST_F8_E8M0] = { "F8_E8M0", 1 },
 };
 
-const char *st_dtype_name(enum st_dtype d)
+const char *model_st_dtype_name(enum st_dtype d)
 {
     return dtypes[d].name;
 }
 
-uint32_t st_dtype_bytes(enum st_dtype d)
+uint32_t model_st_dtype_bytes(enum st_dtype d)
 {
     return dtypes[d].bytes;
 }
@@ -338,7 +338,7 @@ static enum err_code map_file(struct st_file *f, struct err *e)
     return rc;
 }
 
-enum err_code st_open(struct st_file **out, const char *path, struct err *e)
+enum err_code model_st_open(struct st_file **out, const char *path, struct err *e)
 {
     struct st_file *f = calloc(1, sizeof *f);
     if (f == NULL)
@@ -360,12 +360,12 @@ enum err_code st_open(struct st_file **out, const char *path, struct err *e)
     return ERR_OK;
 
 fail:
-    st_close(f);
+    model_st_close(f);
     return rc;
 }
 
-enum err_code st_open_bytes(struct st_file **out, const char *name, const void *bytes,
-                            size_t n_bytes, struct err *e)
+enum err_code model_st_open_bytes(struct st_file **out, const char *name, const void *bytes,
+                                  size_t n_bytes, struct err *e)
 {
     struct st_file *f = calloc(1, sizeof *f);
     if (f == NULL)
@@ -375,14 +375,14 @@ enum err_code st_open_bytes(struct st_file **out, const char *name, const void *
     f->n_map = n_bytes;
     enum err_code rc = parse(f, e);
     if (rc) {
-        st_close(f);
+        model_st_close(f);
         return rc;
     }
     *out = f;
     return ERR_OK;
 }
 
-void st_close(struct st_file *f)
+void model_st_close(struct st_file *f)
 {
     if (f == NULL)
         return;
@@ -394,17 +394,17 @@ void st_close(struct st_file *f)
     free(f);
 }
 
-size_t st_n_tensors(const struct st_file *f)
+size_t model_st_n_tensors(const struct st_file *f)
 {
     return f->n;
 }
 
-const struct st_tensor *st_tensor_at(const struct st_file *f, size_t i)
+const struct st_tensor *model_st_tensor_at(const struct st_file *f, size_t i)
 {
     return &f->tensor[i];
 }
 
-const struct st_tensor *st_find(const struct st_file *f, const char *name)
+const struct st_tensor *model_st_find(const struct st_file *f, const char *name)
 {
     size_t lo = 0, hi = f->n, n = strlen(name);
     while (lo < hi) {

@@ -48,21 +48,21 @@ struct st_file;
 
 /* Map and check a file.  ERR_IO when it cannot be read, ERR_INVALID when it is
  * not a well-formed safetensors file. */
-MUST_USE enum err_code st_open(struct st_file **out, const char *path, struct err *e);
+MUST_USE enum err_code model_st_open(struct st_file **out, const char *path, struct err *e);
 
 /* The same over bytes in memory, borrowed until close; `name` is used in messages. */
-MUST_USE enum err_code st_open_bytes(struct st_file **out, const char *name, const void *bytes,
-                                     size_t n_bytes, struct err *e);
-void st_close(struct st_file *f);
+MUST_USE enum err_code model_st_open_bytes(struct st_file **out, const char *name,
+                                           const void *bytes, size_t n_bytes, struct err *e);
+void model_st_close(struct st_file *f);
 
 /* Tensors sorted by name. */
-size_t st_n_tensors(const struct st_file *f);
-const struct st_tensor *st_tensor_at(const struct st_file *f, size_t i);
+size_t model_st_n_tensors(const struct st_file *f);
+const struct st_tensor *model_st_tensor_at(const struct st_file *f, size_t i);
 
 /* NULL when there is none of that name. */
-const struct st_tensor *st_find(const struct st_file *f, const char *name);
+const struct st_tensor *model_st_find(const struct st_file *f, const char *name);
 
-const char *st_dtype_name(enum st_dtype d);
-uint32_t st_dtype_bytes(enum st_dtype d);
+const char *model_st_dtype_name(enum st_dtype d);
+uint32_t model_st_dtype_bytes(enum st_dtype d);
 
 #endif

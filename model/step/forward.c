@@ -1,5 +1,5 @@
 /* forward.c: see forward.h.  The residual stream x is float32; a sublayer reads
- * T, and its result is added to x by the last product itself, or through a norm
+ * T, and its result is added to x by the last matrix multiplication itself, or through a norm
  * where the family has one there.
  *
  * On a device whose queue can be captured, steps of one token a row are padded
@@ -33,7 +33,7 @@ static void fill_rope(const struct forward *f, int8_t rope, struct attn_args *a,
 {
     if (rope < 0)
         return;
-    int64_t half = rope_dim(f->c, &f->c->rope[rope]) / 2;
+    int64_t half = model_rope_dim(f->c, &f->c->rope[rope]) / 2;
     set_input(a, ATTN_COS_CACHE, f->w->cos[rope], type, 2, f->rope_rows, half);
     set_input(a, ATTN_SIN_CACHE, f->w->sin[rope], type, 2, f->rope_rows, half);
 }
@@ -109,7 +109,7 @@ static enum err_code grow(struct forward *f, struct workspace *w, size_t bytes, 
     return ERR_OK;
 }
 
-enum err_code forward_workspace(struct forward *f, size_t bytes, struct err *e)
+enum err_code model_forward_workspace(struct forward *f, size_t bytes, struct err *e)
 {
     return grow(f, &f->workspace[f->work], bytes, e);
 }
@@ -123,10 +123,10 @@ static enum err_code plan_class(struct forward *f, struct attn_class *k, uint32_
     fill_args(f, layer, &args);
     TRY(attn_plan(f->attn, &attrs, &args, &k->plan, e));
     TRY(grow(f, &k->schedule[f->work], k->plan.schedule_bytes, e));
-    return forward_workspace(f, k->plan.workspace_bytes, e);
+    return model_forward_workspace(f, k->plan.workspace_bytes, e);
 }
 
-enum err_code forward_attend(struct forward *f, uint32_t layer, struct err *e)
+enum err_code model_forward_attend(struct forward *f, uint32_t layer, struct err *e)
 {
     struct attn_class *k = &f->classes[f->class_of[layer]];
     struct attn_args args;
@@ -143,8 +143,8 @@ enum err_code forward_attend(struct forward *f, uint32_t layer, struct err *e)
 
 /* ---- one layer ---- */
 
-void forward_product(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
-                     enum buffer to, size_t to_ld, enum op_out out, uint32_t n)
+void model_forward_matmul(struct forward *f, const struct op_matrix *w, enum buffer in,
+                          size_t in_ld, enum buffer to, size_t to_ld, enum op_out out, uint32_t n)
 {
     struct op_linear l = { .w = w,
                            .in = f->buf[in],
@@ -157,13 +157,13 @@ void forward_product(struct forward *f, const struct op_matrix *w, enum buffer i
     f->ops->linear(f->ops->self, &l, n);
 }
 
-/* The sublayer's last product: onto x, or onto delta when a norm follows. */
-static void product_out(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
-                        const float *norm, uint32_t n)
+/* The sublayer's last matrix: onto x, or onto delta when a norm follows. */
+static void matmul_out(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
+                       const float *norm, uint32_t n)
 {
     uint32_t h = f->c->hidden;
-    forward_product(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h, norm ? OP_OUT_F32 : OP_OUT_ADD,
-                    n);
+    model_forward_matmul(f, w, in, in_ld, norm ? BUF_DELTA : BUF_X, h,
+                         norm ? OP_OUT_F32 : OP_OUT_ADD, n);
     if (norm != NULL)
         f->ops->norm_add(f->ops->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, f->c->norm_eps, n,
                          h);
@@ -179,15 +179,15 @@ static enum err_code attend_heads(struct forward *f, uint32_t layer, uint32_t n,
     size_t nq = (size_t)c->n_heads * c->head_dim, nk = (size_t)c->n_kv_heads * c->head_dim;
     *result = c->mla.kv_rank > 0 ? BUF_OUT : BUF_ATTN;
     if (c->mla.kv_rank > 0)
-        return mla_attention(f, layer, e);
-    forward_product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, f->qkv_width, OP_OUT_T, n);
+        return model_mla_attention(f, layer, e);
+    model_forward_matmul(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, f->qkv_width, OP_OUT_T, n);
     if (y->q_norm != NULL) {
         o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, 0, (uint32_t)nq, y->q_norm,
                      c->norm_eps, n);
         o->norm_part(o->self, f->buf[BUF_QKV], f->qkv_width, (uint32_t)nq, (uint32_t)nk, y->k_norm,
                      c->norm_eps, n);
     }
-    return forward_attend(f, layer, e);
+    return model_forward_attend(f, layer, e);
 }
 
 static enum err_code attention(struct forward *f, uint32_t layer, uint32_t n, struct err *e)
@@ -200,11 +200,11 @@ static enum err_code attention(struct forward *f, uint32_t layer, uint32_t n, st
             f->buf[BUF_IN]);
     TRY(attend_heads(f, layer, n, &result, e));
     size_t width = (size_t)c->n_heads * (c->mla.kv_rank ? c->mla.v : c->head_dim);
-    product_out(f, y->o, result, width, y->norm[NORM_POST_ATTN], n);
+    matmul_out(f, y->o, result, width, y->norm[NORM_POST_ATTN], n);
     return ERR_OK;
 }
 
-static void mixture(struct forward *f, const struct layer_weights *y, uint32_t n)
+static void moe_layer(struct forward *f, const struct layer_weights *y, uint32_t n)
 {
     const struct ops *o = f->ops;
     const struct model_config *c = f->c;
@@ -225,8 +225,8 @@ static void mixture(struct forward *f, const struct layer_weights *y, uint32_t n
     o->moe(o->self, &m, n);
     if (c->moe.shared_intermediate > 0) {
         uint32_t inter = c->moe.shared_intermediate;
-        forward_product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, inter, OP_OUT_GLU, n);
-        forward_product(f, y->down, BUF_MID, inter, to, c->hidden, OP_OUT_ADD, n);
+        model_forward_matmul(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, inter, OP_OUT_GLU, n);
+        model_forward_matmul(f, y->down, BUF_MID, inter, to, c->hidden, OP_OUT_ADD, n);
     }
     if (norm != NULL)
         o->norm_add(o->self, f->buf[BUF_X], f->buf[BUF_DELTA], norm, c->norm_eps, n, c->hidden);
@@ -239,11 +239,11 @@ static void feed_forward(struct forward *f, uint32_t layer, uint32_t n)
     f->ops->norm(f->ops->self, f->buf[BUF_X], y->norm[NORM_PRE_FFN], c->norm_eps, n, c->hidden,
                  f->buf[BUF_IN]);
     if (c->layer[layer].moe) {
-        mixture(f, y, n);
+        moe_layer(f, y, n);
         return;
     }
-    forward_product(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->intermediate, OP_OUT_GLU, n);
-    product_out(f, y->down, BUF_MID, c->intermediate, y->norm[NORM_POST_FFN], n);
+    model_forward_matmul(f, y->gate_up, BUF_IN, c->hidden, BUF_MID, c->intermediate, OP_OUT_GLU, n);
+    matmul_out(f, y->down, BUF_MID, c->intermediate, y->norm[NORM_POST_FFN], n);
 }
 
 /* ---- a step ---- */
@@ -274,7 +274,7 @@ static void compute_logits(struct forward *f)
     uint32_t n = f->step.n_outputs, h = f->c->hidden;
     o->gather(o->self, f->buf[BUF_X], f->step.output_row, n, h, f->buf[BUF_LAST]);
     o->norm(o->self, f->buf[BUF_LAST], f->w->final_norm, f->c->norm_eps, n, h, f->buf[BUF_LAST_T]);
-    forward_product(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
+    model_forward_matmul(f, f->w->head, BUF_LAST_T, h, BUF_LOGITS, f->c->vocab, OP_OUT_F32, n);
     if (f->c->final_softcap > 0)
         o->softcap(o->self, f->buf[BUF_LOGITS], f->c->final_softcap, (size_t)n * f->c->vocab);
     if (o->sample != NULL)
@@ -316,14 +316,14 @@ static const struct bucket *bucket_of(const struct forward *f, const struct step
     return NULL;
 }
 
-enum err_code forward_step(struct forward *f, const struct step_plan *p, struct err *e)
+enum err_code model_forward_step(struct forward *f, const struct step_plan *p, struct err *e)
 {
     const struct ops *o = f->ops;
     TRY(check_step(f, p, e));
     const struct bucket *b = bucket_of(f, p);
     f->paged = (struct step_part){ p->n_rows, p->n_tokens, p->max_query_len, p->max_kv_len };
     if (b == NULL && f->order != NULL)
-        TRY(step_order_apply(f->order, p, f->expand_from, &p, &f->paged, e));
+        TRY(model_step_order_apply(f->order, p, f->expand_from, &p, &f->paged, e));
     TRY(o->begin(o->self, p, b ? b->rows : 0, &f->step, e));
     if (f->lim.poison)
         TRY(attn_kv_poison(f->kv, p, o->stream(o->self), e));
@@ -377,7 +377,7 @@ static enum err_code capture_all(struct forward *f, struct err *e)
     return ERR_OK;
 }
 
-float *forward_logits(const struct forward *f)
+float *model_forward_logits(const struct forward *f)
 {
     return f->buf[BUF_LOGITS];
 }
@@ -407,7 +407,7 @@ static void size_buffers(const struct model_config *c, enum op_dtype type,
     bytes[BUF_ATTN] = n * heads * (m->kv_rank ? m->kv_rank : c->head_dim) * t;
     if (m->kv_rank > 0) {
         bytes[BUF_Q] = n * heads * c->head_dim * t;
-        bytes[BUF_LATENT] = n * mla_latent_width(c) * t;
+        bytes[BUF_LATENT] = n * model_mla_latent_width(c) * t;
         bytes[BUF_KEY] = n * (m->kv_rank + m->rope) * t;
         bytes[BUF_OUT] = n * heads * m->v * t;
     }
@@ -490,8 +490,8 @@ static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *
         f->n_bytes[i] = bytes[i];
     }
     struct ops_limits lim = ops_limits_of(f->c, f->lay, &f->lim);
-    if (f->expand_from < UINT32_MAX && mla_can_expand(f))
-        TRY(step_order_create(&f->order, &lim, e));
+    if (f->expand_from < UINT32_MAX && model_mla_can_expand(f))
+        TRY(model_step_order_create(&f->order, &lim, e));
     TRY(o->start(o->self, &lim, e));
     if (o->device == NULL)
         return ERR_OK;
@@ -499,10 +499,10 @@ static enum err_code make_all(struct forward *f, uint32_t n_blocks, struct err *
     return f->lim.eager ? ERR_OK : capture_all(f, e);
 }
 
-enum err_code forward_create(struct forward **out, const struct ops *ops,
-                             const struct model_config *c, const struct weights *w,
-                             const struct kv_layout *lay, const struct forward_limits *lim,
-                             struct err *e)
+enum err_code model_forward_create(struct forward **out, const struct ops *ops,
+                                   const struct model_config *c, const struct weights *w,
+                                   const struct kv_layout *lay, const struct forward_limits *lim,
+                                   struct err *e)
 {
     struct forward *f = calloc(1, sizeof *f);
     if (f == NULL)
@@ -514,17 +514,17 @@ enum err_code forward_create(struct forward **out, const struct ops *ops,
     f->lim = *lim;
     f->rope_rows = w->rope_rows;
     f->qkv_width = first_width(c);
-    f->expand_from = lim->expand_from ? lim->expand_from : mla_expand_from(c);
+    f->expand_from = lim->expand_from ? lim->expand_from : model_mla_expand_from(c);
     enum err_code rc = make_all(f, lim->n_blocks, e);
     if (rc) {
-        forward_destroy(f);
+        model_forward_destroy(f);
         return rc;
     }
     *out = f;
     return ERR_OK;
 }
 
-void forward_destroy(struct forward *f)
+void model_forward_destroy(struct forward *f)
 {
     if (f == NULL)
         return;
@@ -544,7 +544,7 @@ void forward_destroy(struct forward *f)
             if (f->classes[i].schedule[j].p != NULL)
                 f->ops->release(f->ops->self, f->classes[i].schedule[j].p,
                                 f->classes[i].schedule[j].bytes);
-    step_order_destroy(f->order);
+    model_step_order_destroy(f->order);
     free(f->classes);
     free(f);
 }

@@ -24,15 +24,16 @@ struct forward_limits {
 };
 
 /* One pass at a time.  ops, config, weights and layout are borrowed until destroy. */
-MUST_USE enum err_code forward_create(struct forward **out, const struct ops *ops,
-                                      const struct model_config *c, const struct weights *w,
-                                      const struct kv_layout *lay, const struct forward_limits *lim,
-                                      struct err *e);
-void forward_destroy(struct forward *f);
+MUST_USE enum err_code model_forward_create(struct forward **out, const struct ops *ops,
+                                            const struct model_config *c, const struct weights *w,
+                                            const struct kv_layout *lay,
+                                            const struct forward_limits *lim, struct err *e);
+void model_forward_destroy(struct forward *f);
 
 /* Queue the plan; once ops->collect has waited, logits stand, [n_outputs, vocab]
  * float32 on the device. */
-MUST_USE enum err_code forward_step(struct forward *f, const struct step_plan *plan, struct err *e);
-float *forward_logits(const struct forward *f);
+MUST_USE enum err_code model_forward_step(struct forward *f, const struct step_plan *plan,
+                                          struct err *e);
+float *model_forward_logits(const struct forward *f);
 
 #endif

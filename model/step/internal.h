@@ -97,28 +97,28 @@ static inline void *forward_at(const struct forward *f, enum buffer b, size_t i)
 }
 
 /* buf[to] = buf[in] w^T for n rows, as `out` says. */
-void forward_product(struct forward *f, const struct op_matrix *w, enum buffer in, size_t in_ld,
-                     enum buffer to, size_t to_ld, enum op_out out, uint32_t n);
+void model_forward_matmul(struct forward *f, const struct op_matrix *w, enum buffer in,
+                          size_t in_ld, enum buffer to, size_t to_ld, enum op_out out, uint32_t n);
 
 /* The operator over the rows that it attends. */
-MUST_USE enum err_code forward_attend(struct forward *f, uint32_t layer, struct err *e);
+MUST_USE enum err_code model_forward_attend(struct forward *f, uint32_t layer, struct err *e);
 
 /* At least `bytes` of workspace for this step's calls. */
-MUST_USE enum err_code forward_workspace(struct forward *f, size_t bytes, struct err *e);
+MUST_USE enum err_code model_forward_workspace(struct forward *f, size_t bytes, struct err *e);
 
 /* ---- forward_mla.c ---- */
 
 /* From how many tokens on a row that begins in a step is expanded: what
  * operation counts say, UINT32_MAX for never. */
-uint32_t mla_expand_from(const struct model_config *c);
+uint32_t model_mla_expand_from(const struct model_config *c);
 
 /* Whether the backend attends to expanded rows of this model. */
-bool mla_can_expand(const struct forward *f);
+bool model_mla_can_expand(const struct forward *f);
 
 /* Elements a token that BUF_LATENT needs. */
-size_t mla_latent_width(const struct model_config *c);
+size_t model_mla_latent_width(const struct model_config *c);
 
 /* BUF_IN to BUF_OUT, everything between the two projections of layer. */
-MUST_USE enum err_code mla_attention(struct forward *f, uint32_t layer, struct err *e);
+MUST_USE enum err_code model_mla_attention(struct forward *f, uint32_t layer, struct err *e);
 
 #endif

@@ -5,7 +5,7 @@
  *   expanded   keys c W_UK and values c W_UV per head, ordinary attention over a
  *              row's own tokens: for rows that begin in this step
  *
- * A token and head cost rank (nope + v) products with W_UK and W_UV in either;
+ * A token and head cost rank (nope + v) multiplications with W_UK and W_UV in either;
  * a pair of query and key costs 2 rank + rope absorbed, nope + rope + v
  * expanded (576 + 512 against 192 + 128 in DeepSeek V2 and V3).  Both write the
  * same latent rows.  A step has absorbed rows first, expanded ones behind
@@ -19,10 +19,14 @@
  * 170 TFLOP/s). */
 enum { WEIGHT_READ = 32 };
 
+/* The published code makes the norms of the latent rows with its norm's own default,
+ * not with rms_norm_eps, whatever config.json says. */
+static const float latent_norm_eps = 1e-6f;
+
 /* Beside absorbed rows the expansion reads W_UK and W_UV once more; the pairs of
  * n tokens, n (n + 1) / 2, must save what that costs: 74 tokens in DeepSeek V2 and
  * V3.  So much alone decides: a row's form does not depend on the rows beside it. */
-uint32_t mla_expand_from(const struct model_config *c)
+uint32_t model_mla_expand_from(const struct model_config *c)
 {
     uint64_t rank = c->mla.kv_rank, wide = (uint64_t)c->mla.nope + c->mla.v;
     if (2 * rank <= wide)
@@ -33,7 +37,7 @@ uint32_t mla_expand_from(const struct model_config *c)
     return (uint32_t)n;
 }
 
-bool mla_can_expand(const struct forward *f)
+bool model_mla_can_expand(const struct forward *f)
 {
     const struct model_config *c = f->c;
     int64_t nq = (int64_t)c->n_heads * c->head_dim, nv = (int64_t)c->n_heads * c->mla.v;
@@ -52,7 +56,7 @@ bool mla_can_expand(const struct forward *f)
     return attn_dense_plan(f->attn, &d, &bytes, NULL) == ERR_OK;
 }
 
-size_t mla_latent_width(const struct model_config *c)
+size_t model_mla_latent_width(const struct model_config *c)
 {
     size_t absorbed = c->mla.kv_rank + c->mla.rope, expanded = c->head_dim + c->mla.v;
     return c->n_heads * (absorbed > expanded ? absorbed : expanded);
@@ -75,14 +79,15 @@ static struct place project(struct forward *f, const struct layer_weights *y)
     uint32_t n = f->step.n_tokens, wide = m->kv_rank + m->rope;
     size_t ld = f->qkv_width, nq = (size_t)c->n_heads * c->head_dim;
     size_t key = m->q_rank ? m->q_rank : nq;
-    forward_product(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, ld, OP_OUT_T, n);
-    o->norm_part(o->self, f->buf[BUF_QKV], ld, (uint32_t)key, m->kv_rank, y->kv_a_norm, 1e-6f, n);
+    model_forward_matmul(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, ld, OP_OUT_T, n);
+    o->norm_part(o->self, f->buf[BUF_QKV], ld, (uint32_t)key, m->kv_rank, y->kv_a_norm,
+                 latent_norm_eps, n);
     o->copy_parts(o->self, forward_at(f, BUF_QKV, key), ld, 0, f->buf[BUF_KEY], wide, 0, n, 1,
                   wide);
     if (m->q_rank == 0)
         return (struct place){ BUF_QKV, ld };
-    o->norm_part(o->self, f->buf[BUF_QKV], ld, 0, m->q_rank, y->q_a_norm, 1e-6f, n);
-    forward_product(f, y->q_b, BUF_QKV, ld, BUF_Q, nq, OP_OUT_T, n);
+    o->norm_part(o->self, f->buf[BUF_QKV], ld, 0, m->q_rank, y->q_a_norm, latent_norm_eps, n);
+    model_forward_matmul(f, y->q_b, BUF_QKV, ld, BUF_Q, nq, OP_OUT_T, n);
     return (struct place){ BUF_Q, nq };
 }
 
@@ -140,7 +145,7 @@ static struct expansion expansion_of(const struct forward *f)
                            .n = f->step.n_tokens - f->paged.n_tokens,
                            .nq = (size_t)c->n_heads * c->head_dim,
                            .nv = (size_t)c->n_heads * c->mla.v };
-    x.key = forward_at(f, BUF_LATENT, x.first * mla_latent_width(c));
+    x.key = forward_at(f, BUF_LATENT, x.first * model_mla_latent_width(c));
     x.value = x.key + x.n * x.nq * forward_t_bytes(f);
     return x;
 }
@@ -156,7 +161,7 @@ static void rotate(struct forward *f, uint32_t layer, const struct expansion *x,
                          .ld = ld,
                          .step = step,
                          .n_parts = n_parts,
-                         .dim = rope_dim(f->c, &f->c->rope[rope]),
+                         .dim = model_rope_dim(f->c, &f->c->rope[rope]),
                          .first = x->first,
                          .n_rows = f->step.n_rows - f->paged.n_rows,
                          .table_rows = f->rope_rows,
@@ -179,7 +184,7 @@ static void expand(struct forward *f, uint32_t layer, const struct expansion *x,
     unsigned char *rope_row = forward_at(f, BUF_KEY, x->first * wide + m->kv_rank);
     struct op_heads k = { .w = y->absorb_k,
                           .n_heads = c->n_heads,
-                          .turned = true,
+                          .transposed = true,
                           .in = row,
                           .in_ld = wide,
                           .to = x->key,
@@ -241,11 +246,11 @@ static enum err_code attend_expanded(struct forward *f, uint32_t layer, const st
     d.slot_mapping = attn_view((void *)p->slot_mapping[g], ATTN_I32, 1, p->n_tokens, 0, 0, 0);
     d.cu_seqlens.device = d.slot_mapping.device = device;
     TRY(attn_dense_plan(f->attn, &d, &bytes, e));
-    TRY(forward_workspace(f, bytes, e));
+    TRY(model_forward_workspace(f, bytes, e));
     return attn_dense_run(f->attn, &d, f->workspace[f->work].p, f->ops->stream(f->ops->self), e);
 }
 
-enum err_code mla_attention(struct forward *f, uint32_t layer, struct err *e)
+enum err_code model_mla_attention(struct forward *f, uint32_t layer, struct err *e)
 {
     const struct layer_weights *y = &f->w->layer[layer];
     struct expansion x = expansion_of(f);
@@ -256,7 +261,7 @@ enum err_code mla_attention(struct forward *f, uint32_t layer, struct err *e)
     }
     if (f->paged.n_tokens > 0) {
         absorb(f, y, q);
-        TRY(forward_attend(f, layer, e));
+        TRY(model_forward_attend(f, layer, e));
         leave_latent(f, y);
     }
     return ERR_OK;

@@ -37,13 +37,13 @@ struct op_piece {
 enum { OP_PIECES = 3 };
 
 /* The matrix [sum of n_rows, n_cols].  glu: two pieces of equal height, gate
- * and up, to be used with OP_OUT_GLU.  exact: float32 products whatever T is
- * (routers); its input is float32 too.  turned: one piece, whose transpose is
+ * and up, to be used with OP_OUT_GLU.  exact: multiplied in float32 whatever T is
+ * (routers); its input is float32 too.  transposed: one piece, whose transpose is
  * multiplied by as well (op_heads); a backend may keep a second copy for it. */
 struct op_matrix_desc {
     uint32_t n_cols, n_pieces;
     struct op_piece piece[OP_PIECES];
-    bool glu, exact, turned;
+    bool glu, exact, transposed;
 };
 
 struct op_matrix;
@@ -68,12 +68,12 @@ struct op_linear {
 };
 
 /* The same for `n_heads` matrices side by side: head h reads in + h * in_head
- * and writes to + h * to_head (elements). OP_OUT_T only.  turned: y = x W, by
+ * and writes to + h * to_head (elements). OP_OUT_T only.  transposed: y = x W, by
  * matrices that were made for it. */
 struct op_heads {
     struct op_matrix *const *w;
     uint32_t n_heads;
-    bool turned;
+    bool transposed;
     const void *in;
     size_t in_ld, in_head;
     void *to;
@@ -204,7 +204,7 @@ struct model_plugin {
 };
 
 /* The CPU: T is float32 or, where the machine multiplies it, bfloat16. */
-MUST_USE enum err_code ops_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threads,
-                                    struct err *e);
+MUST_USE enum err_code model_cpu_open(struct ops *out, enum op_dtype type, uint32_t n_threads,
+                                      struct err *e);
 
 #endif

@@ -7,7 +7,7 @@
 
 struct step_order {
     struct step_plan plan;
-    uint32_t max_tokens, max_rows, max_outputs, table_cols; /* room */
+    uint32_t max_tokens, max_rows, max_outputs, table_cols; /* what there is memory for */
     uint32_t *rows;  /* [max_rows] the plan's row at each place    */
     uint32_t *to;    /* [max_tokens] where a token of the plan went */
     uint32_t *place; /* [max_rows] where a row of the plan went     */
@@ -16,7 +16,7 @@ struct step_order {
     struct plan_output *output;
 };
 
-static void *room(size_t n, size_t size, enum err_code *rc, struct err *e)
+static void *array_of(size_t n, size_t size, enum err_code *rc, struct err *e)
 {
     void *p = *rc == ERR_OK ? calloc(n + 1, size) : NULL;
     if (p == NULL && *rc == ERR_OK)
@@ -24,39 +24,39 @@ static void *room(size_t n, size_t size, enum err_code *rc, struct err *e)
     return p;
 }
 
-enum err_code step_order_create(struct step_order **out, const struct ops_limits *lim,
-                                struct err *e)
+enum err_code model_step_order_create(struct step_order **out, const struct ops_limits *lim,
+                                      struct err *e)
 {
     enum err_code rc = ERR_OK;
-    struct step_order *s = room(1, sizeof *s, &rc, e);
+    struct step_order *s = array_of(1, sizeof *s, &rc, e);
     if (rc)
         return rc;
     s->max_tokens = lim->max_tokens;
     s->max_rows = lim->max_rows;
     s->max_outputs = lim->max_outputs;
     s->table_cols = lim->table_cols;
-    s->rows = room(lim->max_rows, sizeof *s->rows, &rc, e);
-    s->place = room(lim->max_rows, sizeof *s->place, &rc, e);
-    s->to = room(lim->max_tokens, sizeof *s->to, &rc, e);
-    s->token = room(lim->max_tokens, sizeof *s->token, &rc, e);
-    s->token_from = room(lim->max_tokens, sizeof *s->token_from, &rc, e);
-    s->position = room(lim->max_tokens, sizeof *s->position, &rc, e);
-    s->cu = room(lim->max_rows, sizeof *s->cu, &rc, e);
-    s->past = room(lim->max_rows, sizeof *s->past, &rc, e);
-    s->output = room(lim->max_outputs, sizeof *s->output, &rc, e);
+    s->rows = array_of(lim->max_rows, sizeof *s->rows, &rc, e);
+    s->place = array_of(lim->max_rows, sizeof *s->place, &rc, e);
+    s->to = array_of(lim->max_tokens, sizeof *s->to, &rc, e);
+    s->token = array_of(lim->max_tokens, sizeof *s->token, &rc, e);
+    s->token_from = array_of(lim->max_tokens, sizeof *s->token_from, &rc, e);
+    s->position = array_of(lim->max_tokens, sizeof *s->position, &rc, e);
+    s->cu = array_of(lim->max_rows, sizeof *s->cu, &rc, e);
+    s->past = array_of(lim->max_rows, sizeof *s->past, &rc, e);
+    s->output = array_of(lim->max_outputs, sizeof *s->output, &rc, e);
     for (uint32_t g = 0; g < lim->n_groups; g++) {
-        s->slot[g] = room(lim->max_tokens, sizeof(int32_t), &rc, e);
-        s->table[g] = room((size_t)lim->max_rows * lim->table_cols, sizeof(int32_t), &rc, e);
+        s->slot[g] = array_of(lim->max_tokens, sizeof(int32_t), &rc, e);
+        s->table[g] = array_of((size_t)lim->max_rows * lim->table_cols, sizeof(int32_t), &rc, e);
     }
     if (rc) {
-        step_order_destroy(s);
+        model_step_order_destroy(s);
         return rc;
     }
     *out = s;
     return ERR_OK;
 }
 
-void step_order_destroy(struct step_order *s)
+void model_step_order_destroy(struct step_order *s)
 {
     if (s == NULL)
         return;
@@ -161,9 +161,9 @@ static void point(struct step_order *s, const struct step_plan *p)
     }
 }
 
-enum err_code step_order_apply(struct step_order *s, const struct step_plan *p,
-                               uint32_t expand_from, const struct step_plan **out,
-                               struct step_part *absorbed, struct err *e)
+enum err_code model_step_order_apply(struct step_order *s, const struct step_plan *p,
+                                     uint32_t expand_from, const struct step_plan **out,
+                                     struct step_part *absorbed, struct err *e)
 {
     enum err_code rc = check_room(s, p, e);
     if (rc)

@@ -18,16 +18,16 @@ struct step_part {
 };
 
 /* For steps within lim. */
-MUST_USE enum err_code step_order_create(struct step_order **out, const struct ops_limits *lim,
-                                         struct err *e);
-void step_order_destroy(struct step_order *s);
+MUST_USE enum err_code model_step_order_create(struct step_order **out,
+                                               const struct ops_limits *lim, struct err *e);
+void model_step_order_destroy(struct step_order *s);
 
 /* *out: the plan to compute in p's stead: p itself where its rows are in order,
  * else a copy, borrowed until the next call; its outputs keep their places.
  * *absorbed: what comes before the first expanded row.  ERR_LIMIT for a plan
  * beyond lim. */
-MUST_USE enum err_code step_order_apply(struct step_order *s, const struct step_plan *p,
-                                        uint32_t expand_from, const struct step_plan **out,
-                                        struct step_part *absorbed, struct err *e);
+MUST_USE enum err_code model_step_order_apply(struct step_order *s, const struct step_plan *p,
+                                              uint32_t expand_from, const struct step_plan **out,
+                                              struct step_part *absorbed, struct err *e);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "proto/try.h"
 
-void step_resolve_fini(struct step_resolve *r)
+void model_step_resolve_fini(struct step_resolve *r)
 {
     free(r->token);
     free(r->history);
@@ -52,9 +52,9 @@ static enum err_code resolve_tokens(struct step_resolve *r, const struct step_pl
     return ERR_OK;
 }
 
-enum err_code step_resolve_apply(struct step_resolve *r, const struct step_plan *p,
-                                 const struct sampled *before, uint32_t n_before,
-                                 const struct step_plan **out, struct err *e)
+enum err_code model_step_resolve_apply(struct step_resolve *r, const struct step_plan *p,
+                                       const struct sampled *before, uint32_t n_before,
+                                       const struct step_plan **out, struct err *e)
 {
     size_t n = 0;
     *out = p;

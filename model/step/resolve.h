@@ -19,15 +19,15 @@ struct step_resolve {
     size_t cap_token, cap_output, cap_history;
 };
 
-void step_resolve_fini(struct step_resolve *r);
+void model_step_resolve_fini(struct step_resolve *r);
 
 /* *out: p itself where it names every token, else a copy that does, borrowed
  * until the next call.  before: results of step p->step - 1, [n_before]; NULL
  * where that step was not the last computed.  A result without a token (its
  * request ends) counts as token 0.  ERR_INVALID: an output that is not there.
  * ERR_NOMEM. */
-MUST_USE enum err_code step_resolve_apply(struct step_resolve *r, const struct step_plan *p,
-                                          const struct sampled *before, uint32_t n_before,
-                                          const struct step_plan **out, struct err *e);
+MUST_USE enum err_code model_step_resolve_apply(struct step_resolve *r, const struct step_plan *p,
+                                                const struct sampled *before, uint32_t n_before,
+                                                const struct step_plan **out, struct err *e);
 
 #endif

@@ -63,8 +63,8 @@ static void keep_groups(const struct moe_config *m, float *score)
                 score[g * per + i] = -INFINITY;
 }
 
-void route_token(const struct moe_config *m, float *logits, const float *choice_bias,
-                 uint32_t expert[ROUTE_TOP], float weight[ROUTE_TOP])
+void model_route_token(const struct moe_config *m, float *logits, const float *choice_bias,
+                       uint32_t expert[ROUTE_TOP], float weight[ROUTE_TOP])
 {
     float score[ROUTE_EXPERTS], sum = 0;
     unsigned char taken[ROUTE_EXPERTS] = { 0 };

@@ -11,8 +11,8 @@
 #include "proto/try.h"
 #include "model/step/weights_load.h"
 
-enum err_code loader_store(struct loader *l, const void *host, size_t bytes, const char *what,
-                           void **out, struct err *e)
+enum err_code model_loader_store(struct loader *l, const void *host, size_t bytes, const char *what,
+                                 void **out, struct err *e)
 {
     struct weights *w = l->w;
     struct allocation *grown =
@@ -34,32 +34,32 @@ static enum err_code store_values(struct loader *l, float *v, size_t n, bool as_
                                   void **out, struct err *e)
 {
     if (as_t && l->w->ops->type == OP_BF16) {
-        convert_to_bf16(v, n, (uint16_t *)v);
-        return loader_store(l, v, n * 2, what, out, e);
+        model_convert_to_bf16(v, n, (uint16_t *)v);
+        return model_loader_store(l, v, n * 2, what, out, e);
     }
-    return loader_store(l, v, n * 4, what, out, e);
+    return model_loader_store(l, v, n * 4, what, out, e);
 }
 
-enum err_code loader_read(struct loader *l, const char *name, uint32_t n, float **out,
-                          struct err *e)
+enum err_code model_loader_read(struct loader *l, const char *name, uint32_t n, float **out,
+                                struct err *e)
 {
     uint64_t shape[1] = { n };
     const struct st_tensor *t;
-    TRY(checkpoint_need(l->ck, name, 1, shape, &t, e));
+    TRY(model_checkpoint_need(l->ck, name, 1, shape, &t, e));
     float *v = malloc(n * sizeof *v);
     if (v == NULL)
         return err_nomem(e, name, n * sizeof *v);
-    convert_strided(t->data, t->dtype, 0, 1, n, v);
+    model_convert_strided(t->data, t->dtype, 0, 1, n, v);
     l->w->n_parameters += n;
     *out = v;
     return ERR_OK;
 }
 
-enum err_code loader_vector(struct loader *l, const char *name, uint32_t n, float plus, bool as_t,
-                            void **out, struct err *e)
+enum err_code model_loader_vector(struct loader *l, const char *name, uint32_t n, float plus,
+                                  bool as_t, void **out, struct err *e)
 {
     float *v;
-    TRY(loader_read(l, name, n, &v, e));
+    TRY(model_loader_read(l, name, n, &v, e));
     for (uint32_t i = 0; i < n; i++)
         v[i] += plus;
     enum err_code rc = store_values(l, v, n, as_t, name, out, e);
@@ -70,10 +70,10 @@ enum err_code loader_vector(struct loader *l, const char *name, uint32_t n, floa
 static enum err_code load_embedding(struct loader *l, const struct st_tensor **out, struct err *e)
 {
     uint64_t shape[2] = { l->c->vocab, l->c->hidden };
-    TRY(checkpoint_need(l->ck, "model.embed_tokens.weight", 2, shape, out, e));
+    TRY(model_checkpoint_need(l->ck, "model.embed_tokens.weight", 2, shape, out, e));
     l->w->embed_dtype = (*out)->dtype;
     l->w->n_parameters += (*out)->n_elements;
-    return loader_store(l, (*out)->data, (*out)->n_bytes, "token embedding", &l->w->embed, e);
+    return model_loader_store(l, (*out)->data, (*out)->n_bytes, "token embedding", &l->w->embed, e);
 }
 
 /* The file decides: a head that is there is used; without one the embedding is
@@ -83,8 +83,8 @@ static enum err_code load_head(struct loader *l, const struct st_tensor *embed, 
     const struct model_config *c = l->c;
     const struct st_tensor *t = embed;
     uint64_t shape[2] = { c->vocab, c->hidden };
-    if (checkpoint_find(l->ck, "lm_head.weight") != NULL) {
-        TRY(checkpoint_need(l->ck, "lm_head.weight", 2, shape, &t, e));
+    if (model_checkpoint_find(l->ck, "lm_head.weight") != NULL) {
+        TRY(model_checkpoint_need(l->ck, "lm_head.weight", 2, shape, &t, e));
         l->w->n_parameters += t->n_elements;
     } else if (!c->tie) {
         return err_set(e, ERR_INVALID,
@@ -99,17 +99,17 @@ static enum err_code load_head(struct loader *l, const struct st_tensor *embed, 
                                              .row_stride = c->hidden,
                                              .col_stride = 1,
                                              .n_rows = c->vocab } } };
-    return loader_matrix(l, &d, &l->w->head, e);
+    return model_loader_matrix(l, &d, &l->w->head, e);
 }
 
 static enum err_code make_rope(struct loader *l, int which, struct err *e)
 {
     const struct rope_config *r = &l->c->rope[which];
-    size_t n = (size_t)l->max_model_len * rope_dim(l->c, r) / 2;
+    size_t n = (size_t)l->max_model_len * model_rope_dim(l->c, r) / 2;
     float *table = malloc(2 * n * sizeof *table);
     if (table == NULL)
         return err_nomem(e, "rotary tables", 2 * n * sizeof *table);
-    rope_fill(l->c, r, l->max_model_len, table, table + n);
+    model_rope_fill(l->c, r, l->max_model_len, table, table + n);
     enum err_code rc = store_values(l, table, n, true, "rotary tables", &l->w->cos[which], e);
     if (rc == ERR_OK)
         rc = store_values(l, table + n, n, true, "rotary tables", &l->w->sin[which], e);
@@ -120,9 +120,9 @@ static enum err_code make_rope(struct loader *l, int which, struct err *e)
 /* A tensor of ours that nothing used would be weights silently left out. */
 static enum err_code check_unused(const struct loader *l, struct err *e)
 {
-    for (size_t i = 0; i < checkpoint_n_tensors(l->ck); i++) {
+    for (size_t i = 0; i < model_checkpoint_n_tensors(l->ck); i++) {
         bool used;
-        const struct st_tensor *t = checkpoint_at(l->ck, i, &used);
+        const struct st_tensor *t = model_checkpoint_at(l->ck, i, &used);
         char name[192];
         unsigned layer;
         if (used || t->n_name >= sizeof name)
@@ -140,8 +140,9 @@ static enum err_code check_unused(const struct loader *l, struct err *e)
     return ERR_OK;
 }
 
-enum err_code weights_load(struct weights *w, const struct ops *ops, const struct model_config *c,
-                           struct checkpoint *ck, uint32_t max_model_len, struct err *e)
+enum err_code model_weights_load(struct weights *w, const struct ops *ops,
+                                 const struct model_config *c, struct checkpoint *ck,
+                                 uint32_t max_model_len, struct err *e)
 {
     memset(w, 0, sizeof *w);
     w->ops = ops;
@@ -156,14 +157,15 @@ enum err_code weights_load(struct weights *w, const struct ops *ops, const struc
     const struct st_tensor *embed;
     void *norm;
     TRY(load_embedding(&l, &embed, e));
-    TRY(loader_vector(&l, "model.norm.weight", c->hidden, loader_plus_one(&l), false, &norm, e));
+    TRY(model_loader_vector(&l, "model.norm.weight", c->hidden, loader_plus_one(&l), false, &norm,
+                            e));
     w->final_norm = norm;
     TRY(load_head(&l, embed, e));
     TRY(make_rope(&l, 0, e));
     if (c->family->features & FAMILY_LOCAL_ROPE)
         TRY(make_rope(&l, 1, e));
     for (uint32_t i = 0; i < c->n_layers; i++)
-        TRY(loader_layer(&l, i, e));
+        TRY(model_loader_layer(&l, i, e));
     return check_unused(&l, e);
 }
 
@@ -174,7 +176,7 @@ static void free_list(const struct weights *w, struct op_matrix **list, uint32_t
     free(list);
 }
 
-void weights_fini(struct weights *w)
+void model_weights_fini(struct weights *w)
 {
     const struct ops *o = w->ops;
     for (uint32_t i = 0; w->layer != NULL && i < w->n_layers; i++) {

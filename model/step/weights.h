@@ -35,7 +35,7 @@ struct weights {
     float *final_norm;
     struct op_matrix *head;
     bool tied;             /* the head is the embedding */
-    void *cos[2], *sin[2]; /* T [max_model_len, rope_dim/2]; [1] NULL where unused */
+    void *cos[2], *sin[2]; /* T [max_model_len, model_rope_dim/2]; [1] NULL where unused */
     uint32_t rope_rows;    /* max_model_len */
     struct layer_weights *layer;
     uint32_t n_layers, n_heads, n_experts;
@@ -48,10 +48,10 @@ struct weights {
 };
 
 /* Load everything that config names from the checkpoint.  *w is zeroed first;
- * weights_fini in every case. */
-MUST_USE enum err_code weights_load(struct weights *w, const struct ops *ops,
-                                    const struct model_config *c, struct checkpoint *ck,
-                                    uint32_t max_model_len, struct err *e);
-void weights_fini(struct weights *w);
+ * model_weights_fini in every case. */
+MUST_USE enum err_code model_weights_load(struct weights *w, const struct ops *ops,
+                                          const struct model_config *c, struct checkpoint *ck,
+                                          uint32_t max_model_len, struct err *e);
+void model_weights_fini(struct weights *w);
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { NAME_BYTES = 256 };
 
-enum err_code loader_matrix(struct loader *l, const struct op_matrix_desc *d,
-                            struct op_matrix **out, struct err *e)
+enum err_code model_loader_matrix(struct loader *l, const struct op_matrix_desc *d,
+                                  struct op_matrix **out, struct err *e)
 {
     const struct ops *o = l->w->ops;
     TRY(o->matrix_create(o->self, d, out, e));
@@ -41,7 +41,7 @@ static enum err_code piece(struct loader *l, const char *stem, uint32_t n_rows, 
     uint64_t shape[2] = { n_rows, n_cols };
     const struct st_tensor *t;
     snprintf(name, sizeof name, "%s.weight", stem);
-    TRY(checkpoint_need(l->ck, name, 2, shape, &t, e));
+    TRY(model_checkpoint_need(l->ck, name, 2, shape, &t, e));
     l->w->n_parameters += t->n_elements;
     *out = (struct op_piece){ .data = t->data,
                               .dtype = t->dtype,
@@ -52,7 +52,7 @@ static enum err_code piece(struct loader *l, const char *stem, uint32_t n_rows, 
     if (!bias)
         return ERR_OK;
     snprintf(name, sizeof name, "%s.bias", stem);
-    TRY(checkpoint_need(l->ck, name, 1, shape, &out->bias, e));
+    TRY(model_checkpoint_need(l->ck, name, 1, shape, &out->bias, e));
     l->w->n_parameters += n_rows;
     return ERR_OK;
 }
@@ -62,7 +62,7 @@ static enum err_code single(struct loader *l, const char *stem, uint32_t n_rows,
 {
     struct op_matrix_desc d = { .n_cols = n_cols, .n_pieces = 1 };
     TRY(piece(l, stem, n_rows, n_cols, bias, &d.piece[0], e));
-    return loader_matrix(l, &d, out, e);
+    return model_loader_matrix(l, &d, out, e);
 }
 
 /* ---- attention ---- */
@@ -82,7 +82,7 @@ static enum err_code load_qkv(struct loader *l, uint32_t i, struct layer_weights
               e));
     TRY(piece(l, layer_name(name, i, "self_attn.v_proj"), nk, c->hidden, c->bias_qkv, &d.piece[2],
               e));
-    return loader_matrix(l, &d, &y->qkv, e);
+    return model_loader_matrix(l, &d, &y->qkv, e);
 }
 
 static enum err_code load_qk_norm(struct loader *l, uint32_t i, struct layer_weights *y,
@@ -93,26 +93,26 @@ static enum err_code load_qk_norm(struct loader *l, uint32_t i, struct layer_wei
     char name[NAME_BYTES];
     void *p;
     if (f & FAMILY_QK_NORM_HEAD) {
-        TRY(loader_vector(l, layer_name(name, i, "self_attn.q_norm.weight"), c->head_dim,
-                          loader_plus_one(l), true, &y->q_norm_t, e));
-        TRY(loader_vector(l, layer_name(name, i, "self_attn.k_norm.weight"), c->head_dim,
-                          loader_plus_one(l), true, &y->k_norm_t, e));
+        TRY(model_loader_vector(l, layer_name(name, i, "self_attn.q_norm.weight"), c->head_dim,
+                                loader_plus_one(l), true, &y->q_norm_t, e));
+        TRY(model_loader_vector(l, layer_name(name, i, "self_attn.k_norm.weight"), c->head_dim,
+                                loader_plus_one(l), true, &y->k_norm_t, e));
     }
     if (f & FAMILY_QK_NORM_FULL) {
-        TRY(loader_vector(l, layer_name(name, i, "self_attn.q_norm.weight"),
-                          c->n_heads * c->head_dim, loader_plus_one(l), false, &p, e));
+        TRY(model_loader_vector(l, layer_name(name, i, "self_attn.q_norm.weight"),
+                                c->n_heads * c->head_dim, loader_plus_one(l), false, &p, e));
         y->q_norm = p;
-        TRY(loader_vector(l, layer_name(name, i, "self_attn.k_norm.weight"),
-                          c->n_kv_heads * c->head_dim, loader_plus_one(l), false, &p, e));
+        TRY(model_loader_vector(l, layer_name(name, i, "self_attn.k_norm.weight"),
+                                c->n_kv_heads * c->head_dim, loader_plus_one(l), false, &p, e));
         y->k_norm = p;
     }
     if (f & FAMILY_SINKS)
-        TRY(loader_vector(l, layer_name(name, i, "self_attn.sinks"), c->n_heads, 0, true, &y->sink,
-                          e));
+        TRY(model_loader_vector(l, layer_name(name, i, "self_attn.sinks"), c->n_heads, 0, true,
+                                &y->sink, e));
     return ERR_OK;
 }
 
-/* Per head, kv_b's K rows transposed (to carry q into the latent space; turned,
+/* Per head, kv_b's K rows transposed (to carry q into the latent space; transposed,
  * to make keys of latent rows) and its V rows (to carry the result out of it, or
  * to make values of latent rows). */
 static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_weights *y,
@@ -123,18 +123,19 @@ static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_we
     char name[NAME_BYTES];
     uint64_t shape[2] = { (uint64_t)c->n_heads * (m->nope + m->v), m->kv_rank };
     const struct st_tensor *t;
-    TRY(checkpoint_need(l->ck, layer_name(name, i, "self_attn.kv_b_proj.weight"), 2, shape, &t, e));
+    TRY(model_checkpoint_need(l->ck, layer_name(name, i, "self_attn.kv_b_proj.weight"), 2, shape,
+                              &t, e));
     l->w->n_parameters += t->n_elements;
     y->absorb_k = calloc(c->n_heads, sizeof(struct op_matrix *));
     y->absorb_v = calloc(c->n_heads, sizeof(struct op_matrix *));
     if (y->absorb_k == NULL || y->absorb_v == NULL)
         return err_nomem(e, "MLA heads", c->n_heads * sizeof(struct op_matrix *));
-    uint64_t size = st_dtype_bytes(t->dtype), row = (uint64_t)m->kv_rank * size;
+    uint64_t size = model_st_dtype_bytes(t->dtype), row = (uint64_t)m->kv_rank * size;
     for (uint32_t h = 0; h < c->n_heads; h++) {
         const unsigned char *k = t->data + (uint64_t)h * (m->nope + m->v) * row;
         struct op_matrix_desc dk = { .n_cols = m->nope,
                                      .n_pieces = 1,
-                                     .turned = true,
+                                     .transposed = true,
                                      .piece = { { .data = k,
                                                   .dtype = t->dtype,
                                                   .row_stride = 1,
@@ -147,8 +148,8 @@ static enum err_code load_absorbed(struct loader *l, uint32_t i, struct layer_we
                                                   .row_stride = m->kv_rank,
                                                   .col_stride = 1,
                                                   .n_rows = m->v } } };
-        TRY(loader_matrix(l, &dk, &y->absorb_k[h], e));
-        TRY(loader_matrix(l, &dv, &y->absorb_v[h], e));
+        TRY(model_loader_matrix(l, &dk, &y->absorb_k[h], e));
+        TRY(model_loader_matrix(l, &dv, &y->absorb_v[h], e));
     }
     return ERR_OK;
 }
@@ -164,8 +165,8 @@ static enum err_code load_mla(struct loader *l, uint32_t i, struct layer_weights
     if (m->q_rank > 0) {
         TRY(piece(l, layer_name(name, i, "self_attn.q_a_proj"), m->q_rank, c->hidden, c->bias_qkv,
                   &d.piece[0], e));
-        TRY(loader_vector(l, layer_name(name, i, "self_attn.q_a_layernorm.weight"), m->q_rank, 0,
-                          false, &p, e));
+        TRY(model_loader_vector(l, layer_name(name, i, "self_attn.q_a_layernorm.weight"), m->q_rank,
+                                0, false, &p, e));
         y->q_a_norm = p;
         TRY(single(l, layer_name(name, i, "self_attn.q_b_proj"), nq, m->q_rank, false, &y->q_b, e));
     } else {
@@ -174,10 +175,10 @@ static enum err_code load_mla(struct loader *l, uint32_t i, struct layer_weights
     }
     TRY(piece(l, layer_name(name, i, "self_attn.kv_a_proj_with_mqa"), m->kv_rank + m->rope,
               c->hidden, c->bias_qkv, &d.piece[1], e));
-    TRY(loader_vector(l, layer_name(name, i, "self_attn.kv_a_layernorm.weight"), m->kv_rank, 0,
-                      false, &p, e));
+    TRY(model_loader_vector(l, layer_name(name, i, "self_attn.kv_a_layernorm.weight"), m->kv_rank,
+                            0, false, &p, e));
     y->kv_a_norm = p;
-    TRY(loader_matrix(l, &d, &y->qkv, e));
+    TRY(model_loader_matrix(l, &d, &y->qkv, e));
     return load_absorbed(l, i, y, e);
 }
 
@@ -207,7 +208,7 @@ static enum err_code load_mlp(struct loader *l, const char *stem, const char *ga
     TRY(piece(l, name, inter, hidden, bias, &d.piece[0], e));
     snprintf(name, sizeof name, "%s.%s", stem, up);
     TRY(piece(l, name, inter, hidden, bias, &d.piece[1], e));
-    TRY(loader_matrix(l, &d, gate_up, e));
+    TRY(model_loader_matrix(l, &d, gate_up, e));
     snprintf(name, sizeof name, "%s.%s", stem, down);
     return single(l, name, hidden, inter, bias, out, e);
 }
@@ -227,8 +228,8 @@ static enum err_code load_dense(struct loader *l, uint32_t i, struct layer_weigh
         .n_cols = c->hidden, .n_pieces = 2, .glu = true, .piece = { both, both }
     };
     d.piece[0].n_rows = d.piece[1].n_rows = c->intermediate;
-    d.piece[1].data += (uint64_t)c->intermediate * c->hidden * st_dtype_bytes(both.dtype);
-    TRY(loader_matrix(l, &d, &y->gate_up, e));
+    d.piece[1].data += (uint64_t)c->intermediate * c->hidden * model_st_dtype_bytes(both.dtype);
+    TRY(model_loader_matrix(l, &d, &y->gate_up, e));
     return single(l, layer_name(name, i, "mlp.down_proj"), c->hidden, c->intermediate, false,
                   &y->down, e);
 }
@@ -243,7 +244,7 @@ struct stack {
 static enum err_code need_u8(struct loader *l, const char *name, uint32_t n_dims,
                              const uint64_t *shape, const struct st_tensor **out, struct err *e)
 {
-    const struct st_tensor *t = checkpoint_find(l->ck, name);
+    const struct st_tensor *t = model_checkpoint_find(l->ck, name);
     bool same = t != NULL && t->n_dims == n_dims && t->dtype == ST_U8;
     for (uint32_t i = 0; same && i < n_dims; i++)
         same = t->shape[i] == shape[i];
@@ -263,11 +264,11 @@ static enum err_code open_stack(struct loader *l, const char *stem, uint32_t n_i
     uint64_t n = l->c->moe.n_experts, shape[4] = { n, n_in, n_out, 0 }, bias[2] = { n, n_out };
     *s = (struct stack){ .n_in = n_in, .n_out = n_out };
     snprintf(name, sizeof name, "%s_bias", stem);
-    TRY(checkpoint_need(l->ck, name, 2, bias, &s->bias, e));
+    TRY(model_checkpoint_need(l->ck, name, 2, bias, &s->bias, e));
     l->w->n_parameters += n * n_out * ((uint64_t)n_in + 1);
     snprintf(name, sizeof name, "%s_blocks", stem);
-    if (checkpoint_find(l->ck, name) == NULL)
-        return checkpoint_need(l->ck, stem, 3, shape, &s->plain, e);
+    if (model_checkpoint_find(l->ck, name) == NULL)
+        return model_checkpoint_need(l->ck, stem, 3, shape, &s->plain, e);
     if (n_in % 32 != 0)
         return err_set(e, ERR_INVALID,
                        "checkpoint: tensor %s: %u inputs, expected a multiple of 32", name, n_in);
@@ -289,7 +290,7 @@ static struct op_piece stack_piece(struct stack *s, uint32_t x, uint32_t from, u
                           .bias_stride = step };
     if (s->plain != NULL) {
         uint64_t at = (uint64_t)x * s->n_in * s->n_out + from;
-        p.data = s->plain->data + at * st_dtype_bytes(s->plain->dtype);
+        p.data = s->plain->data + at * model_st_dtype_bytes(s->plain->dtype);
         p.dtype = s->plain->dtype;
         p.row_stride = step;
         p.col_stride = s->n_out;
@@ -306,7 +307,8 @@ static void expand(struct stack *s, uint32_t x)
 {
     uint64_t n = (uint64_t)s->n_in * s->n_out;
     if (s->blocks != NULL)
-        convert_mxfp4(s->blocks->data + x * n / 2, s->scales->data + x * n / 32, n, s->expanded);
+        model_convert_mxfp4(s->blocks->data + x * n / 2, s->scales->data + x * n / 32, n,
+                            s->expanded);
 }
 
 static enum err_code load_stacked_from(struct loader *l, struct stack *up, struct stack *down,
@@ -324,8 +326,8 @@ static enum err_code load_stacked_from(struct loader *l, struct stack *up, struc
         struct op_matrix_desc dd = { .n_cols = inter,
                                      .n_pieces = 1,
                                      .piece = { stack_piece(down, x, 0, 1, hidden) } };
-        TRY(loader_matrix(l, &du, &y->expert_up[x], e));
-        TRY(loader_matrix(l, &dd, &y->expert_down[x], e));
+        TRY(model_loader_matrix(l, &du, &y->expert_up[x], e));
+        TRY(model_loader_matrix(l, &dd, &y->expert_down[x], e));
     }
     return ERR_OK;
 }
@@ -358,11 +360,11 @@ static enum err_code load_router(struct loader *l, uint32_t i, struct layer_weig
     struct op_matrix_desc d = { .n_cols = c->hidden, .n_pieces = 1, .exact = true };
     TRY(piece(l, layer_name(name, i, "%s", n->router), c->moe.n_experts, c->hidden,
               (c->family->features & FAMILY_STACKED_EXPERTS) != 0, &d.piece[0], e));
-    TRY(loader_matrix(l, &d, &y->router, e));
+    TRY(model_loader_matrix(l, &d, &y->router, e));
     if (c->moe.routing != ROUTE_SIGMOID_BIAS)
         return ERR_OK;
-    return loader_read(l, layer_name(name, i, "%s.e_score_correction_bias", n->router),
-                       c->moe.n_experts, &y->choice_bias, e);
+    return model_loader_read(l, layer_name(name, i, "%s.e_score_correction_bias", n->router),
+                             c->moe.n_experts, &y->choice_bias, e);
 }
 
 static enum err_code load_experts(struct loader *l, uint32_t i, struct layer_weights *y,
@@ -387,7 +389,7 @@ static enum err_code load_experts(struct loader *l, uint32_t i, struct layer_wei
                     c->moe.shared_intermediate, false, &y->gate_up, &y->down, e);
 }
 
-enum err_code loader_layer(struct loader *l, uint32_t i, struct err *e)
+enum err_code model_loader_layer(struct loader *l, uint32_t i, struct err *e)
 {
     const struct family *f = l->c->family;
     struct layer_weights *y = &l->w->layer[i];
@@ -395,8 +397,8 @@ enum err_code loader_layer(struct loader *l, uint32_t i, struct err *e)
     for (int k = 0; k < NORM_KINDS; k++) {
         void *p = NULL;
         if (f->norm[k] != NULL)
-            TRY(loader_vector(l, layer_name(name, i, "%s.weight", f->norm[k]), l->c->hidden,
-                              loader_plus_one(l), false, &p, e));
+            TRY(model_loader_vector(l, layer_name(name, i, "%s.weight", f->norm[k]), l->c->hidden,
+                                    loader_plus_one(l), false, &p, e));
         y->norm[k] = p;
     }
     TRY(load_attention(l, i, y, e));

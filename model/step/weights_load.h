@@ -13,20 +13,20 @@ struct loader {
 };
 
 /* Bytes to the device, owned by the weights. */
-MUST_USE enum err_code loader_store(struct loader *l, const void *host, size_t bytes,
-                                    const char *what, void **out, struct err *e);
+MUST_USE enum err_code model_loader_store(struct loader *l, const void *host, size_t bytes,
+                                          const char *what, void **out, struct err *e);
 
 /* A vector [n] as float32 in fresh host memory, taken by the caller. */
-MUST_USE enum err_code loader_read(struct loader *l, const char *name, uint32_t n, float **out,
-                                   struct err *e);
+MUST_USE enum err_code model_loader_read(struct loader *l, const char *name, uint32_t n,
+                                         float **out, struct err *e);
 
 /* A vector [n] + plus on the device, as T or float32. */
-MUST_USE enum err_code loader_vector(struct loader *l, const char *name, uint32_t n, float plus,
-                                     bool as_t, void **out, struct err *e);
+MUST_USE enum err_code model_loader_vector(struct loader *l, const char *name, uint32_t n,
+                                           float plus, bool as_t, void **out, struct err *e);
 
 /* Pack a matrix; *out is owned by whoever holds the pointer. */
-MUST_USE enum err_code loader_matrix(struct loader *l, const struct op_matrix_desc *d,
-                                     struct op_matrix **out, struct err *e);
+MUST_USE enum err_code model_loader_matrix(struct loader *l, const struct op_matrix_desc *d,
+                                           struct op_matrix **out, struct err *e);
 
 /* 1 where the family stores norm weights minus one, else 0. */
 static inline float loader_plus_one(const struct loader *l)
@@ -35,6 +35,6 @@ static inline float loader_plus_one(const struct loader *l)
 }
 
 /* All of layer i. */
-MUST_USE enum err_code loader_layer(struct loader *l, uint32_t i, struct err *e);
+MUST_USE enum err_code model_loader_layer(struct loader *l, uint32_t i, struct err *e);
 
 #endif

@@ -25,7 +25,9 @@ quire_test(attention_bench NO_RUN
   LIBRARIES attention m)
 quire_runs_here(runs gpu)
 if(runs)
-  file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*)
+  file(GLOB model_fixtures CONFIGURE_DEPENDS
+    ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*/fixture.json)
+  list(TRANSFORM model_fixtures REPLACE "/fixture.json$" "")
   quire_add_test(model_golden_cuda 300 gpu $<TARGET_FILE:model_golden> --backend cuda
     ${CMAKE_SOURCE_DIR}/deploy/models/tales-7m)
   quire_add_test(model_conformance_cuda 600 gpu $<TARGET_FILE:model_conformance> --backend cuda

@@ -11,7 +11,9 @@ add_library(model_fixture STATIC support/fixture.c)
 target_include_directories(model_fixture PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(model_fixture PUBLIC quire_flags proto_text proto_number quire::cjson m)
 
-file(GLOB model_fixtures CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*)
+file(GLOB model_fixtures CONFIGURE_DEPENDS
+  ${CMAKE_CURRENT_SOURCE_DIR}/conformance/models/*/fixture.json)
+list(TRANSFORM model_fixtures REPLACE "/fixture.json$" "")
 quire_test(model_conformance SOURCES conformance/model_conformance.c
   LIBRARIES model_driver model_fixture LABELS conformance ARGS ${model_fixtures})
 

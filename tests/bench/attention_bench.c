@@ -402,7 +402,7 @@ int main(int argc, char **argv)
     int32_t batch = 0, context = 0;
     struct bench b = { .samples = 30, .check = true, .begin = true };
     struct shape s = { 1, 1024, 1, 32, 8, 128, 128, 16, ATTN_BF16, false };
-    struct attn_plugin *plugin;
+    struct plugin *plugin;
     struct device_info info;
     struct err e = { 0 };
     default_plugin(path, sizeof path);
@@ -432,10 +432,10 @@ int main(int argc, char **argv)
             b.begin = atoi(value) != 0;
         i++;
     }
-    if (attn_plugin_open(&plugin, path, &e) != ERR_OK)
+    if (plugin_open(&plugin, path, &e) != ERR_OK)
         return skip(e.message);
-    b.dev = attn_plugin_find(plugin, ATTN_ABI, "device");
-    b.backend = attn_plugin_find(plugin, ATTN_ABI, "attention");
+    b.dev = plugin_find(plugin, ATTN_ABI, "device");
+    b.backend = plugin_find(plugin, ATTN_ABI, "attention");
     if (b.dev == NULL || b.backend == NULL || b.dev->count(&e) == 0 ||
         b.dev->open(0, &info, &e) != ERR_OK)
         return skip(e.message);
@@ -448,6 +448,6 @@ int main(int argc, char **argv)
     else
         decode_table(&b, s, batch, context);
     close_bench(&b);
-    attn_plugin_close(plugin);
+    plugin_close(plugin);
     return 0;
 }

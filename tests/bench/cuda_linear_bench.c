@@ -190,7 +190,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: cuda_linear_bench [--rows N,N,...], each 1 to %d\n", ROWS);
         return 2;
     }
-    check(backend_open(&b, &w.ops, &opt, &e), &e);
+    check(model_backend_open(&b, &w.ops, &opt, &e), &e);
     make_world(&w);
     printf("%-8s %6s %6s %5s  %18s  %18s  %5s\n", "matrix", "n", "k", "rows", "us (TB/s)",
            "cuBLASLt", "ratio");
@@ -210,6 +210,6 @@ int main(int argc, char **argv)
     void *memory[] = { w.in, w.out, w.flush };
     for (int i = 0; i < 3; i++)
         w.ops.release(w.ops.self, memory[i], 0);
-    backend_close(&b, &w.ops);
+    model_backend_close(&b, &w.ops);
     return 0;
 }

@@ -208,7 +208,7 @@ static void run_shape(struct bench *b, uint32_t threads, dnnl_engine_t engine, d
                                     .col_stride = 1,
                                     .n_rows = b->n };
     struct ops_limits lim = { .max_tokens = 512, .max_outputs = 1 };
-    check(ops_cpu_open(&b->ops, b->type, threads, &e) == ERR_OK, e.message);
+    check(model_cpu_open(&b->ops, b->type, threads, &e) == ERR_OK, e.message);
     check(b->ops.matrix_create(b->ops.self, &d, &b->matrix, &e) == ERR_OK, e.message);
     check(b->ops.start(b->ops.self, &lim, &e) == ERR_OK, e.message);
     each_alone(b, engine, stream);

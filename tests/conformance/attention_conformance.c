@@ -381,7 +381,7 @@ static int usage(void)
 int main(int argc, char **argv)
 {
     struct attn_options opt = { 0 };
-    struct attn_plugin *plugin = NULL;
+    struct plugin *plugin = NULL;
     struct runner r = { 0 };
     struct err e = { 0 };
     char plugin_path[4096] = "";
@@ -407,8 +407,8 @@ int main(int argc, char **argv)
     if (strcmp(backend, "cuda") == 0) {
         if (plugin_path[0] == '\0')
             default_plugin(plugin_path, sizeof plugin_path);
-        if (attn_plugin_open(&plugin, plugin_path, &e) == ERR_OK)
-            opt.backend = attn_plugin_find(plugin, ATTN_ABI, "attention");
+        if (plugin_open(&plugin, plugin_path, &e) == ERR_OK)
+            opt.backend = plugin_find(plugin, ATTN_ABI, "attention");
         if (opt.backend == NULL) {
             fprintf(stderr, "no CUDA backend: %s\n", e.message);
             return 2;
@@ -425,7 +425,7 @@ int main(int argc, char **argv)
         one_path(&r, argv[i]);
     attn_close(r.attn);
     workers_destroy(opt.workers);
-    attn_plugin_close(plugin);
+    plugin_close(plugin);
     if (r.skipped > 0)
         printf("%d skipped\n", r.skipped);
     printf("%d passed, %d failed\n", r.passed, r.failed);

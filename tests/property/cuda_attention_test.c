@@ -466,7 +466,7 @@ int main(int argc, char **argv)
     char path[4096];
     unsigned long seed = 1, worlds = 60, graphs = 12;
     struct bench b = { 0 };
-    struct attn_plugin *plugin;
+    struct plugin *plugin;
     struct device_info info;
     struct err e = { 0 };
     default_plugin(path, sizeof path);
@@ -485,10 +485,10 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--trace") == 0)
             b.trace = value != 0;
     }
-    if (attn_plugin_open(&plugin, path, &e) != ERR_OK)
+    if (plugin_open(&plugin, path, &e) != ERR_OK)
         return skip(e.message);
-    b.dev = attn_plugin_find(plugin, ATTN_ABI, "device");
-    b.backend = attn_plugin_find(plugin, ATTN_ABI, "attention");
+    b.dev = plugin_find(plugin, ATTN_ABI, "device");
+    b.backend = plugin_find(plugin, ATTN_ABI, "attention");
     if (b.dev == NULL || b.backend == NULL) {
         fprintf(stderr, "%s: no interface \"device\" or \"attention\" of ABI %d\n", path, ATTN_ABI);
         return 2;
@@ -506,7 +506,7 @@ int main(int argc, char **argv)
     b.dev->stream_destroy(b.stream);
     attn_close(b.gpu);
     attn_close(b.cpu);
-    attn_plugin_close(plugin);
+    plugin_close(plugin);
     printf("%s: %lu worlds, %lu graphs, %d failures\n", info.name, worlds, graphs, b.failures);
     return b.failures == 0 ? 0 : 1;
 }

@@ -383,7 +383,7 @@ int main(int argc, char **argv)
     char path[4096];
     unsigned long seed = 1, calls = 60, repeats = 0;
     struct bench b = { 0 };
-    struct attn_plugin *plugin;
+    struct plugin *plugin;
     struct device_info info;
     struct err e = { 0 };
     default_plugin(path, sizeof path);
@@ -398,10 +398,10 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--time") == 0)
             repeats = value;
     }
-    if (attn_plugin_open(&plugin, path, &e) != ERR_OK)
+    if (plugin_open(&plugin, path, &e) != ERR_OK)
         return skip(e.message);
-    b.dev = attn_plugin_find(plugin, ATTN_ABI, "device");
-    struct attn_options opt = { .backend = attn_plugin_find(plugin, ATTN_ABI, "attention") };
+    b.dev = plugin_find(plugin, ATTN_ABI, "device");
+    struct attn_options opt = { .backend = plugin_find(plugin, ATTN_ABI, "attention") };
     if (b.dev == NULL || opt.backend == NULL) {
         fprintf(stderr, "%s: no interface \"device\" or \"attention\" of ABI %d\n", path, ATTN_ABI);
         return 2;
@@ -420,7 +420,7 @@ int main(int argc, char **argv)
     b.dev->stream_destroy(b.stream);
     attn_close(b.gpu);
     attn_close(b.cpu);
-    attn_plugin_close(plugin);
+    plugin_close(plugin);
     if (served != ERR_OK)
         return skip(e.message);
     printf("%s: %lu calls, %d failures\n", info.name, calls, b.failures);

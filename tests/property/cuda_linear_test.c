@@ -383,7 +383,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--quick") == 0)
             w.quick = argv[i + 1][0] == '1';
     }
-    if (backend_open(&b, &w.ops, &opt, &e) != ERR_OK) {
+    if (model_backend_open(&b, &w.ops, &opt, &e) != ERR_OK) {
         fprintf(stderr, "%s\n", e.message);
         return SKIPPED;
     }
@@ -405,7 +405,7 @@ int main(int argc, char **argv)
     free(w.x);
     free(w.got);
     free(w.one);
-    backend_close(&b, &w.ops);
+    model_backend_close(&b, &w.ops);
     printf("%s: %u failures\n", w.n_failed ? "FAIL" : "ok", w.n_failed);
     return w.n_failed != 0;
 }

@@ -121,7 +121,7 @@ static void run_sampling(struct driver *d, struct rng *r, uint32_t steps, uint32
     struct sampler *host;
     struct err e;
     uint32_t n_compared = 0;
-    check(sampler_create(&host, vocab, 2 * ROWS, NULL, &e), &e, "sampler");
+    check(model_sampler_create(&host, vocab, 2 * ROWS, NULL, &e), &e, "sampler");
     for (uint32_t s = 0; s < ROWS; s++)
         start_row(d, r, s, vocab);
     for (uint32_t step = 0; step < steps; step++) {
@@ -139,7 +139,7 @@ static void run_sampling(struct driver *d, struct rng *r, uint32_t steps, uint32
                                           .n_prompt = 1 + driver_length(d, i) / 2 };
         }
         check(driver_step(d, row, n, &got, &n_out, &e), &e, "step");
-        check(sampler_run(host, driver_plan(d), model_logits(driver_model(d)), &want, &e), &e,
+        check(model_sampler_run(host, driver_plan(d), model_logits(driver_model(d)), &want, &e), &e,
               "host sampler");
         for (uint32_t i = 0; i < n_out; i++) {
             compare_sampled(&got[i], &want[i], step, i);
@@ -148,7 +148,7 @@ static void run_sampling(struct driver *d, struct rng *r, uint32_t steps, uint32
             n_compared++;
         }
     }
-    sampler_destroy(host);
+    model_sampler_destroy(host);
     printf("sampling: %u rows compared\n", n_compared);
 }
 

@@ -47,47 +47,6 @@ TEST(each_task_runs_once)
     }
 }
 
-/* Phase k of a member may read what every member wrote in phase k - 1. */
-struct phases {
-    struct workers *w;
-    int value[5][8];
-    atomic_bool bad;
-};
-
-static void phase_member(void *ctx, uint32_t worker, uint32_t n)
-{
-    struct phases *p = ctx;
-    p->value[0][worker] = (int)worker + 1;
-    for (int k = 1; k < 5; k++) {
-        int sum = 0;
-        workers_barrier(p->w);
-        for (uint32_t i = 0; i < n; i++)
-            sum += p->value[k - 1][i];
-        p->value[k][worker] = sum;
-    }
-    int want = (int)(n * (n + 1) / 2);
-    for (int k = 2; k < 5; k++)
-        want *= (int)n;
-    if (p->value[4][worker] != want)
-        atomic_store(&p->bad, true);
-}
-
-TEST(barriers_separate_phases)
-{
-    for (uint32_t n = 1; n <= 4; n++) {
-        struct phases p = { 0 };
-        struct err e = { 0 };
-        struct tally t = { 0 };
-        assert_ok(workers_create(&p.w, n, &e), e);
-        for (int round = 0; round < 50; round++) {
-            workers_team(p.w, phase_member, &p);
-            assert_false(atomic_load(&p.bad));
-            workers_run(p.w, tick, &t, 7);
-        }
-        workers_destroy(p.w);
-    }
-}
-
 TEST(pool_without_threads_and_limits)
 {
     struct workers *w = NULL;
@@ -107,17 +66,17 @@ TEST(pool_without_threads_and_limits)
 
 /* ---- inner loops ----------------------------------------------------------------------- */
 
-static const struct attn_inner *const *variants(int *n)
+static const struct attn_cpu_inner *const *variants(int *n)
 {
-    static const struct attn_inner *all[3];
+    static const struct attn_cpu_inner *all[3];
     int k = 0;
-    all[k++] = &attn_inner_base;
+    all[k++] = &attn_cpu_inner_base;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        all[k++] = &attn_inner_avx2;
-    if (attn_inner_choose() == &attn_inner_avx512)
-        all[k++] = &attn_inner_avx512;
+        all[k++] = &attn_cpu_inner_avx2;
+    if (attn_cpu_inner_choose() == &attn_cpu_inner_avx512)
+        all[k++] = &attn_cpu_inner_avx512;
 #endif
     *n = k;
     return all;
@@ -129,7 +88,7 @@ TEST(loaders_convert_exactly)
     enum { W = 72, STRIDE = 96 };
     static const enum attn_dtype types[] = { ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_INT8, ATTN_E4M3 };
     int n;
-    const struct attn_inner *const *all = variants(&n);
+    const struct attn_cpu_inner *const *all = variants(&n);
     for (int v = 0; v < n; v++)
         for (int k = 0; k < 5; k++) {
             enum attn_dtype d = types[k];
@@ -166,7 +125,7 @@ TEST(products_do_not_depend_on_their_company)
 {
     enum { ROWS = 11, W = 40, S = 64 };
     int n;
-    const struct attn_inner *const *all = variants(&n);
+    const struct attn_cpu_inner *const *all = variants(&n);
     for (int v = 0; v < n; v++) {
         static float q[ROWS * W], kt[W * INNER_KEYS], s[2][ROWS * S], vt[INNER_KEYS * S],
             acc[2][ROWS * S];
@@ -204,7 +163,7 @@ TEST(products_do_not_depend_on_their_company)
 TEST(softmax_of_masked_rows)
 {
     int n;
-    const struct attn_inner *const *all = variants(&n);
+    const struct attn_cpu_inner *const *all = variants(&n);
     for (int v = 0; v < n; v++) {
         float s[64];
         struct attn_state st;
@@ -404,11 +363,11 @@ TEST(fresh_blocks_are_poisoned)
 
 TEST(missing_plugin_is_named)
 {
-    struct attn_plugin *p = NULL;
+    struct plugin *p = NULL;
     struct err e = { 0 };
-    assert_int_equal(attn_plugin_open(&p, "/nonexistent/quire_cuda.so", &e), ERR_NOT_FOUND);
+    assert_int_equal(plugin_open(&p, "/nonexistent/quire_cuda.so", &e), ERR_NOT_FOUND);
     assert_contains(e.message, "/nonexistent/quire_cuda.so does not exist");
-    assert_int_equal(attn_plugin_open(&p, "CMakeLists.txt", &e), ERR_IO);
+    assert_int_equal(plugin_open(&p, "CMakeLists.txt", &e), ERR_IO);
     assert_null(p);
 }
 
@@ -416,7 +375,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         RUN(each_task_runs_once),
-        RUN(barriers_separate_phases),
         RUN(pool_without_threads_and_limits),
         RUN(loaders_convert_exactly),
         RUN(products_do_not_depend_on_their_company),

@@ -92,17 +92,17 @@ static int check_readme(const char *path, const struct text *want)
 /* The plugin's own rows are the ones printed. */
 static int check_plugin(const char *path)
 {
-    struct attn_plugin *p = NULL;
+    struct plugin *p = NULL;
     const struct attn_backend *b;
     struct err e = { 0 };
     int bad = 0;
     if (path == NULL || access(path, F_OK) != 0)
         return 0;
-    if (attn_plugin_open(&p, path, &e) != ERR_OK) {
+    if (plugin_open(&p, path, &e) != ERR_OK) {
         fprintf(stderr, "%s\n", e.message);
         return 1;
     }
-    b = attn_plugin_find(p, ATTN_ABI, "attention");
+    b = plugin_find(p, ATTN_ABI, "attention");
     if (b == NULL || b->n_kernels != CUDA_KERNELS)
         bad = 1;
     for (int i = 0; !bad && i < CUDA_KERNELS; i++) {
@@ -113,7 +113,7 @@ static int check_plugin(const char *path)
     }
     if (bad)
         fprintf(stderr, "%s: its kernels are not those of attention/cuda/kernel_table.h\n", path);
-    attn_plugin_close(p);
+    plugin_close(p);
     return bad;
 }
 

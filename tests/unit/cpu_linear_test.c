@@ -49,7 +49,7 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
     size_t outs = p->glu ? p->n / 2 : p->n;
     float *w = malloc((size_t)p->n * p->k * sizeof *w), *x = malloc((size_t)p->m * p->k * 4);
     float *y = calloc((size_t)p->m * outs, 4), *one = calloc(outs, 4), *bias = malloc(p->n * 4);
-    void *scratch = malloc(cpu_linear_scratch(p->m, p->k));
+    void *scratch = malloc(model_cpu_linear_scratch(p->m, p->k));
     unsigned char *raw = weights_of(p, &r, w);
     struct st_tensor b = { .dtype = ST_F32, .data = (unsigned char *)bias };
     struct op_matrix_desc d = { .n_cols = p->k, .n_pieces = 2, .glu = p->glu };
@@ -77,7 +77,7 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
         in = x16;
     struct op_matrix *mat;
     struct err e;
-    assert_ok(cpu_matrix_create(pool, k, p->type, &d, &mat, &e), e);
+    assert_ok(model_cpu_matrix_create(pool, k, p->type, &d, &mat, &e), e);
     struct op_linear l = { .w = mat,
                            .in = in,
                            .in_ld = p->k,
@@ -85,7 +85,7 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
                            .to_ld = outs,
                            .out = p->glu ? OP_OUT_GLU : OP_OUT_F32,
                            .act = ACT_SILU };
-    cpu_linear(pool, k, p->type, &l, p->m, scratch);
+    model_cpu_linear(pool, k, p->type, &l, p->m, scratch);
     size_t size = p->glu && p->type == OP_BF16 ? 2 : 4;
     for (uint32_t i = 0; i < p->m; i++) {
         for (size_t j = 0; j < outs; j++) {
@@ -110,11 +110,11 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
         /* Alone: the same bits. */
         l.in = (unsigned char *)in + (size_t)i * p->k * (p->type == OP_F32 ? 4 : 2);
         l.to = one;
-        cpu_linear(NULL, k, p->type, &l, 1, scratch);
+        model_cpu_linear(NULL, k, p->type, &l, 1, scratch);
         assert_memory_equal(one, (unsigned char *)y + (size_t)i * outs * size, outs * size);
         l.in = in;
     }
-    cpu_matrix_destroy(mat);
+    model_cpu_matrix_destroy(mat);
     free(w);
     free(x);
     free(x16);
@@ -128,7 +128,7 @@ static void check(const struct cpu_kernels *k, struct workers *pool, const struc
 static void every_set(struct workers *pool, const struct problem *p)
 {
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        const struct cpu_kernels *k = cpu_kernels_named(sets[i]);
+        const struct cpu_kernels *k = model_cpu_kernels_named(sets[i]);
         if (k != NULL)
             check(k, pool, p);
     }
@@ -158,7 +158,7 @@ TEST(products_are_right_and_rows_independent)
 TEST(exponentials_are_close_and_bounded)
 {
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        const struct cpu_kernels *k = cpu_kernels_named(sets[i]);
+        const struct cpu_kernels *k = model_cpu_kernels_named(sets[i]);
         float x[513], y[513];
         if (k == NULL)
             continue;
@@ -181,7 +181,7 @@ TEST(exponentials_are_close_and_bounded)
 TEST(maximum_and_finiteness)
 {
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        const struct cpu_kernels *k = cpu_kernels_named(sets[i]);
+        const struct cpu_kernels *k = model_cpu_kernels_named(sets[i]);
         for (uint32_t n = 1; k != NULL && n < 70; n++) {
             float x[70];
             bool finite;
@@ -203,14 +203,14 @@ TEST(formats_convert_exactly)
                                           0xff, 0x7b, 0x00, 0x7c, 0x00, 0x80 };
     static const float want[] = { 1, -2, 0x1p-24f, 65504, INFINITY, -0.0f };
     float out[32];
-    convert_strided(half, ST_F16, 0, 1, 6, out);
+    model_convert_strided(half, ST_F16, 0, 1, 6, out);
     assert_memory_equal(out, want, sizeof want);
     /* All 16 codes, low nibble first, at scale 2^1. */
     unsigned char block[16], scale = 128;
     uint16_t got[32];
     for (int i = 0; i < 16; i++)
         block[i] = (unsigned char)((2 * i + 1) % 16 << 4 | 2 * i % 16);
-    convert_mxfp4(block, &scale, 32, got);
+    model_convert_mxfp4(block, &scale, 32, got);
     static const float code[] = { 0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12 };
     for (int i = 0; i < 32; i++)
         assert_true(bf16_to_float(got[i]) == code[i % 16]);

@@ -36,7 +36,7 @@ static void refuse(const char *header, size_t n_data, const char *why)
     struct bytes f = file_of(header, n_data);
     struct st_file *st = NULL;
     struct err e;
-    assert_int_equal(st_open_bytes(&st, "x.safetensors", f.b, f.n, &e), ERR_INVALID);
+    assert_int_equal(model_st_open_bytes(&st, "x.safetensors", f.b, f.n, &e), ERR_INVALID);
     assert_null(st);
     assert_contains(e.message, "x.safetensors");
     assert_contains(e.message, why);
@@ -53,17 +53,17 @@ TEST(reads_tensors_and_metadata)
                              13);
     struct st_file *st;
     struct err e;
-    assert_ok(st_open_bytes(&st, "x", f.b, f.n, &e), e);
-    assert_int_equal(st_n_tensors(st), 4);
-    const struct st_tensor *t = st_find(st, "b");
+    assert_ok(model_st_open_bytes(&st, "x", f.b, f.n, &e), e);
+    assert_int_equal(model_st_n_tensors(st), 4);
+    const struct st_tensor *t = model_st_find(st, "b");
     assert_non_null(t);
     assert_int_equal(t->n_bytes, 8);
     assert_int_equal(t->data[0], 4);
-    assert_int_equal(st_find(st, "a")->shape[1], 2);
-    assert_int_equal(st_find(st, "none")->n_bytes, 0);
-    assert_int_equal(st_find(st, "one")->n_elements, 1);
-    assert_null(st_find(st, "aa"));
-    st_close(st);
+    assert_int_equal(model_st_find(st, "a")->shape[1], 2);
+    assert_int_equal(model_st_find(st, "none")->n_bytes, 0);
+    assert_int_equal(model_st_find(st, "one")->n_elements, 1);
+    assert_null(model_st_find(st, "aa"));
+    model_st_close(st);
 }
 
 TEST(refuses_hostile_lengths)
@@ -73,13 +73,13 @@ TEST(refuses_hostile_lengths)
     struct err e;
     clock_t t = clock();
     memset(f.b, 0xFF, 8);
-    assert_int_equal(st_open_bytes(&st, "x", f.b, f.n, &e), ERR_INVALID);
+    assert_int_equal(model_st_open_bytes(&st, "x", f.b, f.n, &e), ERR_INVALID);
     assert_contains(e.message, "header of 18446744073709551615 bytes, expected at most 100000000");
     memset(f.b, 0, 8);
     f.b[3] = 1; /* 16 MiB in a file of 10 bytes */
-    assert_int_equal(st_open_bytes(&st, "x", f.b, f.n, &e), ERR_INVALID);
+    assert_int_equal(model_st_open_bytes(&st, "x", f.b, f.n, &e), ERR_INVALID);
     assert_contains(e.message, "in a file of 10");
-    assert_int_equal(st_open_bytes(&st, "x", f.b, 7, &e), ERR_INVALID);
+    assert_int_equal(model_st_open_bytes(&st, "x", f.b, 7, &e), ERR_INVALID);
     assert_contains(e.message, "7 bytes, expected at least 8");
     assert_true((double)(clock() - t) / CLOCKS_PER_SEC < 0.1);
 }
@@ -143,7 +143,7 @@ TEST(refuses_every_truncation)
         unsigned char *cut = malloc(n + 1); /* exact, so that a read past it shows */
         struct st_file *st;
         memcpy(cut, f.b, n);
-        assert_int_equal(st_open_bytes(&st, "x", cut, n, NULL), ERR_INVALID);
+        assert_int_equal(model_st_open_bytes(&st, "x", cut, n, NULL), ERR_INVALID);
         free(cut);
     }
 }
@@ -184,7 +184,7 @@ static void refuse_dir(const char *why)
 {
     struct checkpoint *c = NULL;
     struct err e;
-    assert_int_not_equal(checkpoint_open(&c, dir, &e), ERR_OK);
+    assert_int_not_equal(model_checkpoint_open(&c, dir, &e), ERR_OK);
     assert_null(c);
     assert_contains(e.message, why);
 }
@@ -203,11 +203,11 @@ TEST(shards_follow_the_index_alone)
     put("stray.safetensors", "not a checkpoint", 16);
     put_index("{\"metadata\":{},\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":"
               "\"s2.safetensors\"}}");
-    assert_ok(checkpoint_open(&c, dir, &e), e);
-    assert_int_equal(checkpoint_n_tensors(c), 2);
-    assert_int_equal(checkpoint_find(c, "a")->data[0], 0); /* s1's, not s2's */
-    assert_null(checkpoint_find(c, "c"));
-    checkpoint_close(c);
+    assert_ok(model_checkpoint_open(&c, dir, &e), e);
+    assert_int_equal(model_checkpoint_n_tensors(c), 2);
+    assert_int_equal(model_checkpoint_find(c, "a")->data[0], 0); /* s1's, not s2's */
+    assert_null(model_checkpoint_find(c, "c"));
+    model_checkpoint_close(c);
     put_index("{\"weight_map\":{\"a\":\"s1.safetensors\",\"c\":\"s2.safetensors\"}}");
     refuse_dir("tensor c is said to be in s2.safetensors, which does not hold it");
     drop("s2.safetensors");
@@ -236,16 +236,16 @@ TEST(a_needed_tensor_fits_or_is_named)
     struct err e;
     make_dir();
     put("model.safetensors", f.b, f.n);
-    assert_ok(checkpoint_open(&c, dir, &e), e);
-    assert_ok(checkpoint_need(c, "a", 1, one, &t, &e), e);
-    assert_int_equal(checkpoint_need(c, "a", 1, two, &t, &e), ERR_INVALID);
+    assert_ok(model_checkpoint_open(&c, dir, &e), e);
+    assert_ok(model_checkpoint_need(c, "a", 1, one, &t, &e), e);
+    assert_int_equal(model_checkpoint_need(c, "a", 1, two, &t, &e), ERR_INVALID);
     assert_contains(e.message, "tensor a has shape [1], config.json makes it [2]");
-    assert_int_equal(checkpoint_need(c, "a", 2, one, &t, &e), ERR_INVALID);
-    assert_int_equal(checkpoint_need(c, "z", 2, one, &t, &e), ERR_INVALID);
+    assert_int_equal(model_checkpoint_need(c, "a", 2, one, &t, &e), ERR_INVALID);
+    assert_int_equal(model_checkpoint_need(c, "z", 2, one, &t, &e), ERR_INVALID);
     assert_contains(e.message, "tensor z is missing, expected shape [1, 1]");
-    assert_int_equal(checkpoint_need(c, "u", 1, one, &t, &e), ERR_INVALID);
+    assert_int_equal(model_checkpoint_need(c, "u", 1, one, &t, &e), ERR_INVALID);
     assert_contains(e.message, "tensor u is U8, expected BF16, F16 or F32");
-    checkpoint_close(c);
+    model_checkpoint_close(c);
     fixture_remove(dir);
 }
 
@@ -416,7 +416,7 @@ static uint32_t windows_of(const char *architecture, const char *extra)
                      "\"num_hidden_layers\":32,\"num_attention_heads\":4,\"head_dim\":16,"
                      "\"vocab_size\":100,\"max_position_embeddings\":4096,%s}",
                      architecture, extra);
-    assert_ok(config_parse(&c, text, (size_t)n, &e), e);
+    assert_ok(model_config_parse(&c, text, (size_t)n, &e), e);
     for (uint32_t i = 0; i < 32; i++)
         mask |= (uint32_t)(c.layer[i].window == 8) << i;
     return mask;
@@ -464,11 +464,9 @@ TEST(generation_defaults_and_ends_merge)
     assert_true(i->generation.temperature == 0.8f && i->generation.top_p == 0.95f);
     assert_true(i->generation.min_p != i->generation.min_p); /* absent: NAN */
     assert_int_equal(i->generation.top_k, 40);
-    assert_true(i->generation.do_sample);
     assert_int_equal(i->n_eos, 2);
     assert_int_equal(i->eos[0], 2);
     assert_int_equal(i->eos[1], 7);
-    assert_int_equal(i->bos, 1);
     assert_int_equal(i->max_model_len, 2048);
     assert_int_equal(i->vocab_size, 384);
     assert_string_equal(i->dtype, "float32");

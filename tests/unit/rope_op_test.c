@@ -101,7 +101,7 @@ static void rotate_by_ops(struct world *w, bool interleaved, uint32_t first)
                          .cu_seqlens = cu + first,
                          .cos = w->cos,
                          .sin = w->sin };
-    assert_ok(ops_cpu_open(&ops, w->wide ? OP_F32 : OP_BF16, 2, &e), e);
+    assert_ok(model_cpu_open(&ops, w->wide ? OP_F32 : OP_BF16, 2, &e), e);
     ops.rope(ops.self, &r, TOKENS - token);
     ops.close(ops.self);
 }

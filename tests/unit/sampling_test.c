@@ -50,7 +50,7 @@ static const struct sampled *sample(struct sampler *s, const struct batch *b)
 {
     const struct sampled *out = NULL;
     struct err e;
-    assert_ok(sampler_run(s, &b->plan, b->logits, &out, &e), e);
+    assert_ok(model_sampler_run(s, &b->plan, b->logits, &out, &e), e);
     return out;
 }
 
@@ -58,7 +58,7 @@ static struct sampler *sampler_of(struct workers *w)
 {
     struct sampler *s;
     struct err e;
-    assert_ok(sampler_create(&s, VOCAB, ROWS, w, &e), e);
+    assert_ok(model_sampler_create(&s, VOCAB, ROWS, w, &e), e);
     return s;
 }
 
@@ -80,7 +80,7 @@ TEST(greedy_takes_the_lowest_of_equals)
         assert_int_equal(out[r].token, 300);
         assert_false(out[r].failed);
     }
-    sampler_destroy(s);
+    model_sampler_destroy(s);
     free(b);
 }
 
@@ -186,7 +186,7 @@ TEST(filters_equal_a_sorting_oracle)
         free(b);
     }
     assert_true(compared > 300);
-    sampler_destroy(s);
+    model_sampler_destroy(s);
 }
 
 TEST(penalties_bias_and_masks_apply_in_order)
@@ -221,7 +221,7 @@ TEST(penalties_bias_and_masks_apply_in_order)
         for (uint32_t r = 0; r < 6; r++)
             assert_int_equal(out[r].token, want[r]);
     }
-    sampler_destroy(s);
+    model_sampler_destroy(s);
     free(b);
 }
 
@@ -259,7 +259,7 @@ TEST(logprobs_are_of_the_raw_logits)
     assert_true(fabs(out[1].logprob - (b->logits[77] - log(sum))) < 1e-4);
     assert_int_equal(out[2].n_top, 0);
     assert_true(out[2].logprob < 0);
-    sampler_destroy(s);
+    model_sampler_destroy(s);
     free(b);
 }
 
@@ -304,8 +304,8 @@ TEST(rows_do_not_see_each_other)
         assert_false(all[i].failed);
         free(one);
     }
-    sampler_destroy(alone);
-    sampler_destroy(pooled);
+    model_sampler_destroy(alone);
+    model_sampler_destroy(pooled);
     workers_destroy(w);
     free(b);
 }
@@ -325,7 +325,7 @@ TEST(logits_that_are_not_finite_name_no_token)
         assert_true(out[i].failed == (i != 3));
     assert_int_equal(out[2].token, -1);
     assert_int_equal(out[2].n_top, 0);
-    sampler_destroy(s);
+    model_sampler_destroy(s);
     free(b);
 }
 
@@ -355,7 +355,7 @@ TEST(draws_follow_the_weights)
         chi += (count[i] - want) * (count[i] - want) / want;
     }
     assert_true(chi < 24.3); /* 0.1 % of 7 degrees of freedom */
-    sampler_destroy(s);
+    model_sampler_destroy(s);
     free(b);
 }
 

@@ -106,14 +106,14 @@ TEST(every_token_keeps_what_is_its_own)
     struct rng r = { 5 };
     struct err e = { 0 };
     uint32_t n_moved = 0;
-    assert_ok(step_order_create(&s, &limits, &e), e);
+    assert_ok(model_step_order_create(&s, &limits, &e), e);
     for (int step = 0; step < 400; step++) {
         const struct step_plan *q, *p = &w.plan;
         struct step_part part;
         uint32_t from = 2 + (uint32_t)rng_below(&r, 6), tokens = 0, early = 0, query = 0, kv = 0;
         bool in_order = true;
         draw(&w, &r);
-        assert_ok(step_order_apply(s, p, from, &q, &part, &e), e);
+        assert_ok(model_step_order_apply(s, p, from, &q, &part, &e), e);
         for (uint32_t i = 0; i < p->n_rows; i++) {
             uint32_t row = row_behind(p, from, i);
             expect_row(p, q, row, i);
@@ -143,7 +143,7 @@ TEST(every_token_keeps_what_is_its_own)
         }
     }
     assert_true(n_moved > 100);
-    step_order_destroy(s);
+    model_step_order_destroy(s);
 }
 
 TEST(a_plan_beyond_the_limits_is_refused_with_both_numbers)
@@ -154,16 +154,16 @@ TEST(a_plan_beyond_the_limits_is_refused_with_both_numbers)
     struct err e = { 0 };
     const struct step_plan *q;
     struct step_part part;
-    assert_ok(step_order_create(&s, &limits, &e), e);
+    assert_ok(model_step_order_create(&s, &limits, &e), e);
     draw(&w, &r);
     w.plan.table_cols[1] = COLS + 1;
-    assert_int_equal(step_order_apply(s, &w.plan, 2, &q, &part, &e), ERR_LIMIT);
+    assert_int_equal(model_step_order_apply(s, &w.plan, 2, &q, &part, &e), ERR_LIMIT);
     assert_contains(e.message, "block_table[1] has 8 columns, expected at most 7");
     draw(&w, &r);
     w.plan.n_tokens = TOKENS + 1;
-    assert_int_equal(step_order_apply(s, &w.plan, 2, &q, &part, &e), ERR_LIMIT);
+    assert_int_equal(model_step_order_apply(s, &w.plan, 2, &q, &part, &e), ERR_LIMIT);
     assert_contains(e.message, "201 tokens");
-    step_order_destroy(s);
+    model_step_order_destroy(s);
 }
 
 int main(void)

@@ -49,9 +49,9 @@ TEST(a_plan_that_names_every_token_is_itself)
     struct err e;
     init(&f);
     f.p.token_from = NULL;
-    assert_ok(step_resolve_apply(&r, &f.p, NULL, 0, &p, &e), e);
+    assert_ok(model_step_resolve_apply(&r, &f.p, NULL, 0, &p, &e), e);
     assert_ptr_equal(p, &f.p);
-    step_resolve_fini(&r);
+    model_step_resolve_fini(&r);
 }
 
 TEST(tokens_and_histories_are_filled)
@@ -61,7 +61,7 @@ TEST(tokens_and_histories_are_filled)
     const struct step_plan *p;
     struct err e;
     init(&f);
-    assert_ok(step_resolve_apply(&r, &f.p, f.before, 2, &p, &e), e);
+    assert_ok(model_step_resolve_apply(&r, &f.p, f.before, 2, &p, &e), e);
     assert_int_equal(p->token[0], 4);
     assert_int_equal(p->token[1], 60);
     assert_int_equal(p->token[2], 50);
@@ -71,7 +71,7 @@ TEST(tokens_and_histories_are_filled)
     assert_int_equal(f.history[0][2], -1);                /* the scheduler's own is left alone */
     assert_ptr_equal(p->output[1].history, f.history[1]); /* nobody reads it */
     assert_int_equal(p->output[1].n_history, 4);
-    step_resolve_fini(&r);
+    model_step_resolve_fini(&r);
 }
 
 TEST(a_result_without_a_token_counts_as_zero)
@@ -82,9 +82,9 @@ TEST(a_result_without_a_token_counts_as_zero)
     struct err e;
     init(&f);
     f.before[1] = (struct sampled){ .token = -1, .failed = true };
-    assert_ok(step_resolve_apply(&r, &f.p, f.before, 2, &p, &e), e);
+    assert_ok(model_step_resolve_apply(&r, &f.p, f.before, 2, &p, &e), e);
     assert_int_equal(p->token[1], 0);
-    step_resolve_fini(&r);
+    model_step_resolve_fini(&r);
 }
 
 TEST(an_output_that_is_not_there_is_named)
@@ -94,10 +94,10 @@ TEST(an_output_that_is_not_there_is_named)
     const struct step_plan *p;
     struct err e;
     init(&f);
-    assert_int_equal(step_resolve_apply(&r, &f.p, f.before, 1, &p, &e), ERR_INVALID);
+    assert_int_equal(model_step_resolve_apply(&r, &f.p, f.before, 1, &p, &e), ERR_INVALID);
     assert_contains(e.message, "token_from[1] is 1");
-    assert_int_equal(step_resolve_apply(&r, &f.p, NULL, 0, &p, &e), ERR_INVALID);
-    step_resolve_fini(&r);
+    assert_int_equal(model_step_resolve_apply(&r, &f.p, NULL, 0, &p, &e), ERR_INVALID);
+    model_step_resolve_fini(&r);
 }
 
 int main(void)
