@@ -19,7 +19,7 @@ struct attn {
     const char *only_kernel; /* borrowed name inside the backend's table, or NULL */
 };
 
-/* ---- life ------------------------------------------------------------------- */
+/* ---- create and destroy ------------------------------------------------------------------- */
 
 static enum err_code find_kernel(const struct attn_backend *b, const char *name, const char **found,
                                  struct err *e)

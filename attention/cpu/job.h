@@ -105,13 +105,6 @@ void attn_cpu_row_store(enum attn_dtype d, const float *from, int64_t n, void *t
 
 /* ---- sequences (job.c) ------------------------------------------------------- */
 
-/* Bytes of the workspace behind j (its q tiles, each worker's scratch, partial
- * results where splitting may pay); with a base, also places them there.
- * max_kv_len bounds what is worth splitting.  ERR_LIMIT when it cannot be. */
-MUST_USE enum err_code attn_cpu_job_workspace(struct attn_cpu_job *j, uint32_t n_workers,
-                                              int64_t max_kv_len, char *base, uint64_t *bytes,
-                                              struct err *e);
-
 /* A source with its strides filled in. */
 struct attn_cpu_source attn_cpu_job_source(const void *base, enum attn_dtype dtype, int32_t width,
                                            int32_t kv_heads);
@@ -119,12 +112,8 @@ struct attn_cpu_source attn_cpu_job_source(const void *base, enum attn_dtype dty
 /* Fill tile_heads, tile_tokens, head_parts, v_stride from the head counts. */
 void attn_cpu_job_shape(struct attn_cpu_job *j);
 
-/* Upper bound of q tiles, and bytes of one worker's scratch. */
+/* Upper bound of q tiles. */
 int64_t attn_cpu_job_max_q_tiles(const struct attn_cpu_job *j);
-int64_t attn_cpu_job_scratch_bytes(const struct attn_cpu_job *j);
-
-/* Floats of one split's partial result of one unit. */
-int64_t attn_cpu_job_partial_floats(const struct attn_cpu_job *j);
 
 /* Cut the batch into q tiles.  Lengths out of range are clamped so that tiles
  * are disjoint and inside the batch whatever the arrays hold. */
@@ -134,6 +123,15 @@ void attn_cpu_job_cut(struct attn_cpu_job *j);
 int64_t attn_cpu_job_position(const struct attn_cpu_job *j, const struct attn_cpu_q_tile *q,
                               int64_t t);
 
+/* ---- memory (workspace.c) ---------------------------------------------------- */
+
+/* Bytes of the workspace behind j (its q tiles, each worker's scratch, partial
+ * results where splitting may pay); with a base, also places them there.
+ * max_kv_len bounds what is worth splitting.  ERR_LIMIT when it cannot be. */
+MUST_USE enum err_code attn_cpu_job_workspace(struct attn_cpu_job *j, uint32_t n_workers,
+                                              int64_t max_kv_len, char *base, uint64_t *bytes,
+                                              struct err *e);
+
 /* ---- phases ------------------------------------------------------------------ */
 
 /* Norm and rotate one head row in place at position p. */
@@ -141,6 +139,11 @@ void attn_cpu_prologue_row(const struct attn_cpu_job *j, float *x, const void *n
 
 /* Store the new K and V rows of the batch to their slots. */
 void attn_cpu_prologue_store(const struct attn_cpu_job *j, struct workers *w);
+
+/* Bytes of one worker's scratch, and floats of one split's partial result of one
+ * unit. */
+int64_t attn_cpu_job_scratch_bytes(const struct attn_cpu_job *j);
+int64_t attn_cpu_job_partial_floats(const struct attn_cpu_job *j);
 
 /* Attend every token; writes out and qk. */
 void attn_cpu_attend(struct attn_cpu_job *j, struct workers *w);

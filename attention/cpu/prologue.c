@@ -7,7 +7,7 @@
 #include "attention/cpu/job.h"
 
 /* Batches of at most this many tokens are stored by the caller alone: sooner
- * done than threads wake. */
+ * done than threads start. */
 enum { STORE_ALONE = 8 };
 
 static float element(enum attn_dtype d, const void *p, int64_t i)

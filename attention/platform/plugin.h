@@ -1,4 +1,4 @@
-/* plugin.h: the door through which a device backend comes in.
+/* plugin.h: how a device backend is loaded.
  *
  * A plugin is a shared object (quire_cuda.so) with exactly one exported symbol,
  * quire_plugin_entry, of type quire_plugin_fn.  Asked for an interface by name
@@ -6,7 +6,7 @@
  * when it was built for another ABI or has no such interface:
  *
  *   "attention"  const struct attn_backend *
- *   other names  belong to the folders that define them (the model's operations)
+ *   other names  belong to the folders that define them ("model": model/step/ops.h)
  *
  * Owns the dlopen handle.  Any thread; open and close are not concurrent. */
 #ifndef ATTENTION_PLATFORM_PLUGIN_H

@@ -185,7 +185,7 @@ void workers_run(struct workers *w, workers_task *fn, void *ctx, uint32_t n_task
     wait_for_done(w, n_tasks);
 }
 
-/* ---- life ----------------------------------------------------------------- */
+/* ---- create and destroy ----------------------------------------------------------------- */
 
 uint32_t workers_count(const struct workers *w)
 {

@@ -2,7 +2,7 @@
  *
  * Owns n - 1 threads; the caller of a run is worker 0 and works too.  Between
  * runs the threads spin for a few microseconds, then sleep, so that an idle
- * pool costs nothing and a run inside a busy stretch starts fast.  A pool is
+ * pool costs nothing and a run that follows another soon starts fast.  A pool is
  * used by one thread at a time, and a run is never nested in another.  Work
  * must not depend on which worker does it: results are then the same for any n.
  * Everything written before a run is seen by its tasks, and everything tasks

@@ -1,6 +1,6 @@
 /* internal.h: what the files of rules share.
  *
- * Private to the validate files.  Pure functions; any thread. */
+ * Private to attention/rules.  Pure functions; any thread. */
 #ifndef ATTENTION_RULES_INTERNAL_H
 #define ATTENTION_RULES_INTERNAL_H
 

@@ -3,7 +3,7 @@
  * A matrix is cut into panels of 32 outputs; workers take groups of panels, so
  * a multiplication is one fork-join.  A row's result depends on that row and the
  * weights alone.  Matrices are immutable after creation; they are multiplied by in
- * by the engine's thread, which lends its pool. */
+ * by the engine's thread, and computed by its pool. */
 #ifndef MODEL_CPU_LINEAR_H
 #define MODEL_CPU_LINEAR_H
 

@@ -18,7 +18,7 @@ enum { ROW_WORK = 1 << 15 }; /* elements below which a fork costs more */
 
 /* ---- rows in parallel ---- */
 
-struct rows {
+struct row_task {
     const struct cpu_ops *o;
     const void *x, *w;
     const int32_t *index;
@@ -27,12 +27,12 @@ struct rows {
     enum st_dtype dtype;
     size_t ld;
     uint32_t n, width, per_task, at;
-    void (*one)(const struct rows *r, uint32_t i);
+    void (*one)(const struct row_task *r, uint32_t i);
 };
 
 static void rows_task(void *ctx, uint32_t task, uint32_t worker)
 {
-    const struct rows *r = ctx;
+    const struct row_task *r = ctx;
     uint32_t begin = task * r->per_task, end = begin + r->per_task;
     (void)worker;
     if (end > r->n)
@@ -41,7 +41,7 @@ static void rows_task(void *ctx, uint32_t task, uint32_t worker)
         r->one(r, i);
 }
 
-static void rows_run(struct rows *r)
+static void rows_run(struct row_task *r)
 {
     uint32_t n_workers = workers_count(r->o->pool);
     if (n_workers == 1 || (uint64_t)r->n * r->width < ROW_WORK) {
@@ -53,7 +53,7 @@ static void rows_run(struct rows *r)
     workers_run(r->o->pool, rows_task, r, (r->n + r->per_task - 1) / r->per_task);
 }
 
-static void embed_row(const struct rows *r, uint32_t i)
+static void embed_row(const struct row_task *r, uint32_t i)
 {
     float *x = (float *)r->to + (size_t)i * r->width;
     uint64_t at = (uint64_t)(uint32_t)r->index[i] * r->width;
@@ -69,19 +69,19 @@ static void embed_row(const struct rows *r, uint32_t i)
 static void embed(void *self, const void *table, enum st_dtype dtype, const int32_t *token,
                   uint32_t n, uint32_t hidden, float scale, float *x)
 {
-    struct rows r = { .o = self,
-                      .x = table,
-                      .index = token,
-                      .to = x,
-                      .eps = scale,
-                      .dtype = dtype,
-                      .n = n,
-                      .width = hidden,
-                      .one = embed_row };
+    struct row_task r = { .o = self,
+                          .x = table,
+                          .index = token,
+                          .to = x,
+                          .eps = scale,
+                          .dtype = dtype,
+                          .n = n,
+                          .width = hidden,
+                          .one = embed_row };
     rows_run(&r);
 }
 
-static void norm_row(const struct rows *r, uint32_t i)
+static void norm_row(const struct row_task *r, uint32_t i)
 {
     const struct cpu_ops *o = r->o;
     size_t at = (size_t)i * r->width;
@@ -92,7 +92,7 @@ static void norm_row(const struct rows *r, uint32_t i)
 static void norm(void *self, const float *x, const float *w, float eps, uint32_t n, uint32_t width,
                  void *out)
 {
-    struct rows r = {
+    struct row_task r = {
         .o = self, .x = x, .w = w, .to = out, .eps = eps, .n = n, .width = width, .one = norm_row
     };
     rows_run(&r);
@@ -114,7 +114,7 @@ static float row_scale(const struct cpu_ops *o, const void *y, enum op_dtype typ
     return 1.0f / sqrtf(sum / (float)width + eps);
 }
 
-static void norm_add_row(const struct rows *r, uint32_t i)
+static void norm_add_row(const struct row_task *r, uint32_t i)
 {
     float *x = (float *)r->to + (size_t)i * r->width;
     const float *y = (const float *)r->x + (size_t)i * r->width, *w = r->w;
@@ -126,13 +126,13 @@ static void norm_add_row(const struct rows *r, uint32_t i)
 static void norm_add(void *self, float *x, const float *y, const float *w, float eps, uint32_t n,
                      uint32_t width)
 {
-    struct rows r = {
+    struct row_task r = {
         .o = self, .x = y, .w = w, .to = x, .eps = eps, .n = n, .width = width, .one = norm_add_row
     };
     rows_run(&r);
 }
 
-static void norm_part_row(const struct rows *r, uint32_t i)
+static void norm_part_row(const struct row_task *r, uint32_t i)
 {
     const struct cpu_ops *o = r->o;
     const float *w = r->w;
@@ -151,15 +151,15 @@ static void norm_part_row(const struct rows *r, uint32_t i)
 static void norm_part(void *self, void *y, size_t ld, uint32_t at, uint32_t width, const float *w,
                       float eps, uint32_t n)
 {
-    struct rows r = { .o = self,
-                      .w = w,
-                      .to = y,
-                      .eps = eps,
-                      .ld = ld,
-                      .n = n,
-                      .width = width,
-                      .at = at,
-                      .one = norm_part_row };
+    struct row_task r = { .o = self,
+                          .w = w,
+                          .to = y,
+                          .eps = eps,
+                          .ld = ld,
+                          .n = n,
+                          .width = width,
+                          .at = at,
+                          .one = norm_part_row };
     rows_run(&r);
 }
 
@@ -262,7 +262,7 @@ static void zero(void *self, void *p, size_t bytes)
     memset(p, 0, bytes);
 }
 
-static void softcap_row(const struct rows *r, uint32_t i)
+static void softcap_row(const struct row_task *r, uint32_t i)
 {
     float *x = (float *)r->to + (size_t)i * r->width;
     for (uint32_t j = 0; j < r->width; j++)
@@ -272,7 +272,7 @@ static void softcap_row(const struct rows *r, uint32_t i)
 static void softcap(void *self, float *x, float cap, size_t n)
 {
     enum { SPAN = 1024 };
-    struct rows r = {
+    struct row_task r = {
         .o = self, .to = x, .eps = cap, .n = (uint32_t)(n / SPAN), .width = SPAN, .one = softcap_row
     };
     rows_run(&r);
@@ -310,7 +310,7 @@ static void moe(void *self, const struct op_moe *m, uint32_t n)
     model_cpu_moe(self, m, n);
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static enum err_code alloc(void *self, size_t bytes, const char *what, void **out, struct err *e)
 {

@@ -44,7 +44,7 @@ struct sampler {
     uint32_t vocab, max_outputs;
     struct scratch *scratch; /* [workers] */
     struct results results[RESULTS];
-    uint32_t turn; /* whose they are */
+    uint32_t n_runs; /* so far: results are used in turn */
 };
 
 /* ---- order and thresholds ---- */
@@ -339,7 +339,7 @@ static void sample_row(void *ctx, uint32_t i, uint32_t worker)
                  (float *)out->top_logprob);
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static enum err_code reserve_top(const struct sampler *sm, struct results *r,
                                  const struct step_plan *plan, struct err *e)
@@ -375,12 +375,12 @@ enum err_code model_sampler_run(struct sampler *sm, const struct step_plan *plan
     if (plan->n_outputs > sm->max_outputs)
         return err_set(e, ERR_LIMIT, "step plan: %u outputs, expected at most %u", plan->n_outputs,
                        sm->max_outputs);
-    struct results *to = &sm->results[++sm->turn % RESULTS];
+    struct results *to = &sm->results[++sm->n_runs % RESULTS];
     enum err_code rc = reserve_top(sm, to, plan, e);
     if (rc)
         return rc;
     struct run r = { sm, to->out, plan, logits };
-    /* A few rows of a small vocabulary are done before a thread is awake. */
+    /* A few rows of a small vocabulary are done sooner than a thread starts. */
     bool small = (uint64_t)plan->n_outputs * sm->vocab < 1 << 15;
     workers_run(small ? NULL : sm->pool, sample_row, &r, plan->n_outputs);
     *out = to->out;

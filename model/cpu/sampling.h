@@ -9,7 +9,8 @@
  * logit that is not finite fails and names no token.
  *
  * What a row gets depends on that row alone.  Owns scratch per worker and the
- * results of two steps; the engine's thread, which lends its pool. */
+ * results of two steps; called by the engine's thread, and computed by
+ * its pool. */
 #ifndef MODEL_CPU_SAMPLING_H
 #define MODEL_CPU_SAMPLING_H
 

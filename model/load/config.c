@@ -172,7 +172,7 @@ static enum err_code read_rope_layers(struct model_config *c, const struct json_
     return ERR_OK;
 }
 
-/* layer_types, where present, decides; else the family's habit. */
+/* layer_types, where present, decides; else the family's features. */
 static enum err_code read_layer_types(struct model_config *c, const struct json_object *o,
                                       const cJSON *types, uint32_t window, struct err *e)
 {

@@ -97,8 +97,22 @@ static inline void *forward_at(const struct forward *f, enum buffer b, size_t i)
 }
 
 /* buf[to] = buf[in] w^T for n rows, as `out` says. */
-void model_forward_matmul(struct forward *f, const struct op_matrix *w, enum buffer in,
-                          size_t in_ld, enum buffer to, size_t to_ld, enum op_out out, uint32_t n);
+static inline void forward_matmul(struct forward *f, const struct op_matrix *w, enum buffer in,
+                                  size_t in_ld, enum buffer to, size_t to_ld, enum op_out out,
+                                  uint32_t n)
+{
+    struct op_linear l = { .w = w,
+                           .in = f->buf[in],
+                           .in_ld = in_ld,
+                           .to = f->buf[to],
+                           .to_ld = to_ld,
+                           .out = out,
+                           .act = f->c->act,
+                           .limit = f->c->swiglu_limit };
+    f->ops->linear(f->ops->self, &l, n);
+}
+
+/* ---- attend.c ---- */
 
 /* The operator over the rows that it attends. */
 MUST_USE enum err_code model_forward_attend(struct forward *f, uint32_t layer, struct err *e);
@@ -106,7 +120,11 @@ MUST_USE enum err_code model_forward_attend(struct forward *f, uint32_t layer, s
 /* At least `bytes` of workspace for this step's calls. */
 MUST_USE enum err_code model_forward_workspace(struct forward *f, size_t bytes, struct err *e);
 
-/* ---- forward_mla.c ---- */
+/* Plan the layer's calls for the step in f: its workspace is then large enough. */
+MUST_USE enum err_code model_forward_plan_attention(struct forward *f, uint32_t layer,
+                                                    struct err *e);
+
+/* ---- mla.c ---- */
 
 /* From how many tokens on a row that begins in a step is expanded: what
  * operation counts say, UINT32_MAX for never. */

@@ -9,7 +9,7 @@
  * a pair of query and key costs 2 rank + rope absorbed, nope + rope + v
  * expanded (576 + 512 against 192 + 128 in DeepSeek V2 and V3).  Both write the
  * same latent rows.  A step has absorbed rows first, expanded ones behind
- * (step_order.h).  Called by forward.c. */
+ * (order.h).  Called by forward.c. */
 #include "model/load/rope.h"
 #include "model/step/internal.h"
 #include "proto/try.h"
@@ -79,7 +79,7 @@ static struct place project(struct forward *f, const struct layer_weights *y)
     uint32_t n = f->step.n_tokens, wide = m->kv_rank + m->rope;
     size_t ld = f->qkv_width, nq = (size_t)c->n_heads * c->head_dim;
     size_t key = m->q_rank ? m->q_rank : nq;
-    model_forward_matmul(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, ld, OP_OUT_T, n);
+    forward_matmul(f, y->qkv, BUF_IN, c->hidden, BUF_QKV, ld, OP_OUT_T, n);
     o->norm_part(o->self, f->buf[BUF_QKV], ld, (uint32_t)key, m->kv_rank, y->kv_a_norm,
                  latent_norm_eps, n);
     o->copy_parts(o->self, forward_at(f, BUF_QKV, key), ld, 0, f->buf[BUF_KEY], wide, 0, n, 1,
@@ -87,7 +87,7 @@ static struct place project(struct forward *f, const struct layer_weights *y)
     if (m->q_rank == 0)
         return (struct place){ BUF_QKV, ld };
     o->norm_part(o->self, f->buf[BUF_QKV], ld, 0, m->q_rank, y->q_a_norm, latent_norm_eps, n);
-    model_forward_matmul(f, y->q_b, BUF_QKV, ld, BUF_Q, nq, OP_OUT_T, n);
+    forward_matmul(f, y->q_b, BUF_QKV, ld, BUF_Q, nq, OP_OUT_T, n);
     return (struct place){ BUF_Q, nq };
 }
 

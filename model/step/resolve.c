@@ -1,4 +1,4 @@
-/* resolve.c: see step_resolve.h. */
+/* resolve.c: see resolve.h. */
 #include "model/step/resolve.h"
 
 #include <stdlib.h>

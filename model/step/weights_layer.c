@@ -10,15 +10,6 @@
 
 enum { NAME_BYTES = 256 };
 
-enum err_code model_loader_matrix(struct loader *l, const struct op_matrix_desc *d,
-                                  struct op_matrix **out, struct err *e)
-{
-    const struct ops *o = l->w->ops;
-    TRY(o->matrix_create(o->self, d, out, e));
-    l->w->n_bytes += o->matrix_bytes(*out);
-    return ERR_OK;
-}
-
 /* model.layers.<i>.<fmt...> */
 static const char *layer_name(char buf[NAME_BYTES], uint32_t i, const char *fmt, ...)
     PRINTF_LIKE(3, 4);

@@ -1,4 +1,5 @@
-/* weights_load.h: what the two halves of the loader share.  The thread that
+/* weights_load.h: what the files that load weights share: loader.c reads and stores, for
+ * weights_layer.c, and for weights.c, which calls both.  The thread that
  * opens the model. */
 #ifndef MODEL_STEP_WEIGHTS_LOAD_H
 #define MODEL_STEP_WEIGHTS_LOAD_H
@@ -15,6 +16,11 @@ struct loader {
 /* Bytes to the device, owned by the weights. */
 MUST_USE enum err_code model_loader_store(struct loader *l, const void *host, size_t bytes,
                                           const char *what, void **out, struct err *e);
+
+/* float32 values, stored as T (bfloat16 rounded to nearest even; v is overwritten) or
+ * float32. */
+MUST_USE enum err_code model_loader_values(struct loader *l, float *v, size_t n, bool as_t,
+                                           const char *what, void **out, struct err *e);
 
 /* A vector [n] as float32 in fresh host memory, taken by the caller. */
 MUST_USE enum err_code model_loader_read(struct loader *l, const char *name, uint32_t n,
