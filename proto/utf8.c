@@ -59,22 +59,27 @@ size_t utf8_sequence_bytes(const char *s, size_t n)
 size_t utf8_valid_prefix(const char *s, size_t n)
 {
     const uint64_t tops = UINT64_C(0x8080808080808080);
-    size_t i = 0;
-    while (i < n) {
-        uint64_t w;
-        for (; n - i >= 8; i += 8) { /* eight at a time while all are ASCII */
+    for (size_t i = 0;;) {
+        for (uint64_t w; n - i >= 8; i += 8) { /* eight at a time while all are ASCII */
             memcpy(&w, s + i, 8);
-            if ((w & tops) != 0)
-                break;
+            if ((w & tops) == 0)
+                continue;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            i += (size_t)__builtin_ctzll(w & tops) / 8; /* the first that is not */
+#endif
+            break;
         }
+        while (i < n && (unsigned char)s[i] < 0x80)
+            i++;
         if (i == n)
-            break;
-        size_t len = (unsigned char)s[i] < 0x80 ? 1 : utf8_sequence_bytes(s + i, n - i);
+            return n;
+        unsigned char c = (unsigned char)s[i];
+        bool two = c >= 0xc2 && c < 0xe0 && n - i >= 2 && ((unsigned char)s[i + 1] & 0xc0) == 0x80;
+        size_t len = two ? 2 : utf8_sequence_bytes(s + i, n - i);
         if (len == 0)
-            break;
+            return i;
         i += len;
     }
-    return i;
 }
 
 size_t utf8_incomplete_tail(const char *s, size_t n)

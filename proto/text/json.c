@@ -49,8 +49,13 @@ static enum err_code unexpected(const struct parser *ps, const char *expected)
 
 static void skip_space(struct parser *ps)
 {
-    while (ps->p < ps->end && (*ps->p == ' ' || *ps->p == '\n' || *ps->p == '\r' || *ps->p == '\t'))
-        ps->p++;
+    const char *p = ps->p, *end = ps->end;
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) {
+        p++;
+        while (end - p >= 8 && memcmp(p, "        ", 8) == 0) /* indentation */
+            p += 8;
+    }
+    ps->p = p;
 }
 
 /* Append a value; the pointer holds until the next append. */
@@ -140,8 +145,13 @@ static const char *after_run(const char *p, const char *end)
         uint64_t quote = w ^ ones * '"', slash = w ^ ones * '\\';
         uint64_t hit =
             ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash);
-        if ((hit & tops) != 0)
-            break;
+        if ((hit & tops) == 0)
+            continue;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        return p + __builtin_ctzll(hit & tops) / 8; /* exact in the lowest that hits */
+#else
+        break;
+#endif
     }
     while (p < end && (unsigned char)*p >= 0x20 && *p != '"' && *p != '\\')
         p++;
@@ -343,18 +353,32 @@ static enum err_code duplicate(const struct parser *ps, const struct json *key)
                          key->u.string, ps->what, what);
 }
 
+/* s[0..n), n in 1..7, as a word; different texts of one length give different words. */
+static uint64_t short_word(const char *s, uint32_t n)
+{
+    uint32_t first, last;
+    if (n < 4)
+        return (uint64_t)(unsigned char)s[0] | (uint64_t)(unsigned char)s[n / 2] << 8 |
+               (uint64_t)(unsigned char)s[n - 1] << 16;
+    memcpy(&first, s, 4);
+    memcpy(&last, s + n - 4, 4);
+    return first | (uint64_t)last << 32;
+}
+
 static size_t hash_key(const struct json *key)
 {
+    const uint64_t factor = UINT64_C(0x9e3779b97f4a7c15);
     uint64_t h = key->n, w;
     const char *s = key->u.string;
     uint32_t n = key->n;
-    for (; n > 0; s += 8) {
-        uint32_t take = n < 8 ? n : 8;
-        w = 0;
-        memcpy(&w, s, take);
-        h = (h ^ w) * UINT64_C(0x9e3779b97f4a7c15);
+    for (; n >= 8; s += 8, n -= 8) {
+        memcpy(&w, s, 8);
+        h = (h ^ w) * factor;
         h ^= h >> 32;
-        n -= take;
+    }
+    if (n > 0) {
+        h = (h ^ short_word(s, n)) * factor;
+        h ^= h >> 32;
     }
     return (size_t)h;
 }

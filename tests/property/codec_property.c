@@ -70,6 +70,30 @@ TEST(escaped_strings_read_back)
     buf_fini(&o);
 }
 
+/* The fast paths agree with a walk from character to character, wherever the
+ * bytes lie. */
+TEST(valid_prefixes_agree_with_a_plain_walk)
+{
+    struct rng r = { 16 };
+    for (uint32_t i = 0; i < rounds(20000); i++) {
+        char text[208];
+        size_t from = rng_below(&r, 8);
+        size_t n = random_text(&r, text + from, 1 + rng_below(&r, 199), i % 2);
+        const char *s = text + from;
+        size_t at = 0, len;
+        while (at < n && (len = utf8_sequence_bytes(s + at, n - at)) > 0)
+            at += len;
+        assert_int_equal(utf8_valid_prefix(s, n), at);
+        if (n > 0) { /* and cut anywhere */
+            size_t cut = rng_below(&r, (uint32_t)n);
+            at = 0;
+            while (at < cut && (len = utf8_sequence_bytes(s + at, cut - at)) > 0)
+                at += len;
+            assert_int_equal(utf8_valid_prefix(s, cut), at);
+        }
+    }
+}
+
 static double parsed_number(const struct buf *o)
 {
     struct json_doc doc;
@@ -247,8 +271,13 @@ TEST(deltas_join_to_the_text)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RUN(escaped_strings_read_back),     RUN(numbers_read_back),    RUN(integers_read_back),
-        RUN(in_place_reads_as_a_copy_does), RUN(every_cut_is_refused), RUN(deltas_join_to_the_text),
+        RUN(escaped_strings_read_back),
+        RUN(numbers_read_back),
+        RUN(integers_read_back),
+        RUN(in_place_reads_as_a_copy_does),
+        RUN(valid_prefixes_agree_with_a_plain_walk),
+        RUN(every_cut_is_refused),
+        RUN(deltas_join_to_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
