@@ -41,6 +41,13 @@ static void guard(struct world *w, bool inside)
         w->guard(inside);
 }
 
+/* What holds between the scheduler's calls, in release builds too. */
+static void check(const struct world *w)
+{
+    struct err e;
+    assert_ok(sched_check(w->sched, &e), e);
+}
+
 /* --- what the outside hears ----------------------------------------------------- */
 
 static void hear_token(struct world *w, struct world_req *q, const struct sched_event *ev)
@@ -238,6 +245,7 @@ enum err_code world_submit(struct world *w, const struct sched_request *like,
     guard(w, true);
     enum err_code rc = sched_submit(w->sched, &q->r, e);
     guard(w, false);
+    check(w);
     if (rc != ERR_OK)
         world_forget(w, like->id);
     return rc;
@@ -280,6 +288,7 @@ void world_cancel(struct world *w, req_id id, int32_t choice)
     bool live = w->req[id].used && w->req[id].n_live > 0 &&
                 (choice < 0 || ((uint32_t)choice < w->req[id].r.n && !w->req[id].seq[choice].done));
     assert_int_equal(sched_cancel(w->sched, id, choice), live);
+    check(w);
     if (live && choice < 0)
         assert_int_equal(w->req[id].n_live, 0);
     if (live && choice >= 0)
@@ -377,6 +386,7 @@ bool world_plan(struct world *w)
     guard(w, true);
     const struct step_plan *p = sched_next(w->sched);
     guard(w, false);
+    check(w);
     if (p == NULL)
         return false;
     flight_add(w, p);
@@ -406,6 +416,7 @@ void world_finish(struct world *w)
     guard(w, true);
     sched_commit(w->sched, p, f->out);
     guard(w, false);
+    check(w);
     flight_drop(w);
     struct sched_stats st;
     sched_stats(w->sched, &st);
@@ -419,6 +430,7 @@ void world_abort(struct world *w, const char *message)
     err_set(&why, ERR_GPU, "%s", message);
     w->after_abort = w->flight[0].plan->step + 1;
     sched_abort(w->sched, w->flight[0].plan, &why);
+    check(w);
     flight_drop(w);
 }
 
