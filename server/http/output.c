@@ -208,8 +208,10 @@ void conn_end_exchange(struct conn *c, bool keep_alive)
     c->x.gone = NULL;
     c->state = CONN_DONE;
     uv_timer_stop(&c->deadline);
-    if (!keep_alive || c->server->draining || c->read_eof)
+    if (!keep_alive || c->server->draining || c->read_eof) {
+        http_parser_next(&c->http); /* no request follows, but its body's memory is free */
         conn_close_when_sent(c);
-    else
+    } else {
         mark_dirty(c);
+    }
 }

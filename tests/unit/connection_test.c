@@ -230,6 +230,12 @@ TEST(bodies_share_a_bound)
     reply_body(r.held[0], 200, NULL, NULL, 0); /* its body's share is free again */
     rig_turn(&r);
     assert_contains(rig_tell(&r, &c[2], ECHO_OF("hello", "5")), "hello");
+    /* And with the reply, not only once its client has closed. */
+    rig_tell(&r, &c[2],
+             "POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+             "Content-Length: 8\r\n\r\n12345678");
+    assert_int_equal(c[2].conn->state, CONN_LINGER);
+    assert_int_equal(r.server->bodies.used, 0);
     for (int i = 0; i < 3; i++)
         client_close(&c[i]);
     rig_turn(&r);
