@@ -165,13 +165,13 @@ void forget(struct blas *b, struct choice *k)
 enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, struct err *e)
 {
     const struct shape *s = &k->shape;
-    cublasOperation_t turn = s->transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
+    cublasOperation_t op = s->transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
     uint32_t n_in = s->transposed ? s->n_rows : s->n_cols,
              n_to = s->transposed ? s->n_cols : s->n_rows;
     cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t rc = b->op_create(&k->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = b->op_set(k->op, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn);
+        rc = b->op_set(k->op, CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
     if (rc == CUBLAS_STATUS_SUCCESS && s->bias) {
         rc = b->op_set(k->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias);
         if (rc == CUBLAS_STATUS_SUCCESS)
@@ -184,7 +184,7 @@ enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, s
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = b->layout_create(&k->to, to_type, n_to, s->n, (int64_t)s->to_ld);
     if (rc != CUBLAS_STATUS_SUCCESS || s->batch <= 1)
-        return result(rc, "describing a product", e);
+        return result(rc, "describing a matmul", e);
     const cublasLtMatrixLayout_t layout[] = { k->w, k->in, k->to };
     const int64_t step[] = { (int64_t)s->w_step, (int64_t)s->in_step, (int64_t)s->to_step };
     int32_t batch = (int32_t)s->batch;
@@ -194,7 +194,7 @@ enum err_code describe(struct blas *b, struct choice *k, cudaDataType to_type, s
             rc = b->layout_set(layout[i], CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step[i],
                                sizeof step[i]);
     }
-    return result(rc, "describing a batch of products", e);
+    return result(rc, "describing a batch of matmuls", e);
 }
 
 enum err_code choose(struct blas *b, struct choice *k, struct err *e)
@@ -275,7 +275,7 @@ enum err_code blas_open(struct blas **out, struct err *e)
     enum err_code rc = open_library(b, e);
     b->kept = (struct choice *)calloc(KEPT, sizeof *b->kept);
     if (rc == ERR_OK && b->kept == NULL)
-        rc = err_nomem(e, "products", KEPT * sizeof *b->kept);
+        rc = err_nomem(e, "matmuls", KEPT * sizeof *b->kept);
     if (rc == ERR_OK)
         rc = result(b->create(&b->handle), "creating a handle", e);
     if (rc == ERR_OK)

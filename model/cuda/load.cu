@@ -30,19 +30,19 @@ enum err_code arena_take(struct cuda_ops *o, size_t bytes, void **out, struct er
     size_t n = (bytes + 255) & ~(size_t)255;
     struct arena *a = o->arena;
     if (a == NULL || (size_t)(a->end - a->at) < n) {
-        size_t room = n > arena_bytes / 4 ? n : arena_bytes;
+        size_t capacity = n > arena_bytes / 4 ? n : arena_bytes;
         a = (struct arena *)calloc(1, sizeof *a);
         if (a == NULL)
             return err_nomem(e, "weights", sizeof *a);
-        enum err_code rc = cuda_result(cudaMalloc(&a->base, room), "allocating weights", e);
+        enum err_code rc = cuda_result(cudaMalloc(&a->base, capacity), "allocating weights", e);
         if (rc != ERR_OK) {
             free(a);
             return rc;
         }
         a->at = (char *)a->base;
-        a->end = a->at + room;
-        /* A large matrix does not end a chunk that still has room. */
-        bool behind = o->arena != NULL && room != arena_bytes;
+        a->end = a->at + capacity;
+        /* A large matrix does not end a chunk that is not full. */
+        bool behind = o->arena != NULL && capacity != arena_bytes;
         struct arena **place = behind ? &o->arena->next : &o->arena;
         a->next = *place;
         *place = a;

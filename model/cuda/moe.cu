@@ -1,7 +1,7 @@
 /* moe.cu: mixture-of-experts layers on the device.
  *
- * Router products, routing, a list of (expert, tile) pairs, two grouped
- * products and a sum in the order of each token's choice: nothing is decided on
+ * Router matmuls, routing, a list of (expert, tile) pairs, two grouped
+ * matmuls and a sum in the order of each token's choice: nothing is decided on
  * the host, so that a captured step routes anew on every replay.  A token's
  * result depends on that token alone: rows of a tile do not mix.
  * See ops_cuda.h. */
@@ -22,9 +22,9 @@ typedef __nv_bfloat16 bf16;
 
 /* ---- routing ---- */
 
-/* One warp an output: float32 product of a bf16 row with a float32 row. */
-__global__ void router_products(const bf16 *x, const float *w, const float *bias, uint32_t hidden,
-                                uint32_t n_experts, uint32_t n, float *out)
+/* One warp an output: float32 matmul of a bf16 row with a float32 row. */
+__global__ void router_matmul(const bf16 *x, const float *w, const float *bias, uint32_t hidden,
+                              uint32_t n_experts, uint32_t n, float *out)
 {
     uint32_t lane = threadIdx.x % 32;
     size_t at = (size_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -207,7 +207,7 @@ __global__ void sort_slots(const int32_t *expert, uint32_t n_pairs, uint32_t top
     }
 }
 
-/* ---- grouped products ---- */
+/* ---- grouped matmuls ---- */
 
 struct group_call {
     const bf16 *in;       /* rows of depth */
@@ -278,7 +278,7 @@ __device__ void store_tile(const struct group_call *g, const struct tiles *t, co
 }
 
 /* grid (columns / COLS, max_tiles): one tile of 32 slots by 64 weight rows. */
-__global__ void __launch_bounds__(THREADS) group_products(struct group_call g)
+__global__ void __launch_bounds__(THREADS) grouped_matmul(struct group_call g)
 {
     using namespace nvcuda;
     __shared__ __align__(16) struct tiles t;
@@ -408,8 +408,8 @@ void run_group(struct cuda_ops *o, struct group_call g, uint32_t n_pairs, uint32
 {
     uint32_t most = n_pairs < n_experts ? n_pairs : n_experts, wide = g.glu ? 2 * g.width : g.width;
     dim3 grid((wide + COLS - 1) / COLS, most + n_pairs / TILE);
-    group_products<<<grid, THREADS, 0, o->stream>>>(g);
-    check_launch(o, "expert products");
+    grouped_matmul<<<grid, THREADS, 0, o->stream>>>(g);
+    check_launch(o, "expert matmuls");
 }
 
 uint32_t max_tiles(const struct moe_config *c, uint32_t n)
@@ -470,10 +470,10 @@ void moe_run(struct cuda_ops *o, const struct op_moe *m, uint32_t n)
     const struct moe_scratch *s = &o->experts;
     const struct expert_table *t = table_of(o, m);
     uint32_t pairs = n * c->top_k;
-    size_t products = (size_t)n * c->n_experts;
+    size_t outputs = (size_t)n * c->n_experts;
     if (n == 0 || t == NULL)
         return;
-    router_products<<<(unsigned)((products + 7) / 8), 256, 0, o->stream>>>(
+    router_matmul<<<(unsigned)((outputs + 7) / 8), 256, 0, o->stream>>>(
         (const bf16 *)m->in, (const float *)m->router->data, m->router->bias, m->hidden,
         c->n_experts, n, s->logits);
     check_launch(o, "router");

@@ -55,9 +55,9 @@ uint64_t matrix_bytes(const struct op_matrix *m)
     return m->n_bytes;
 }
 
-/* ---- products ---- */
+/* ---- matmuls ---- */
 
-void run_product(struct cuda_ops *o, const struct blas_call *c)
+void run_matmul(struct cuda_ops *o, const struct blas_call *c)
 {
     struct err e;
     if (c->n > 0 && blas_run(o->blas, c, o->stream, &e) != ERR_OK && o->fault.code == ERR_OK)
@@ -85,7 +85,7 @@ void linear(void *self, const struct op_linear *l, uint32_t n)
         c.to_ld = l->w->n_rows;
         c.out = OP_OUT_T;
     }
-    run_product(o, &c);
+    run_matmul(o, &c);
     if (l->out == OP_OUT_GLU && n > 0)
         rows_glu(o, o->glu, l->w->n_rows / 2, l->act, l->limit, n, l->to, l->to_ld);
 }
@@ -116,7 +116,7 @@ void heads(void *self, const struct op_heads *h, uint32_t n)
         c.w_step = step;
         c.in_step = (int64_t)h->in_head;
         c.to_step = (int64_t)h->to_head;
-        run_product(o, &c);
+        run_matmul(o, &c);
     }
 }
 

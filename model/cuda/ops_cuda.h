@@ -147,7 +147,7 @@ enum err_code load_matrix(struct cuda_ops *o, const struct op_matrix_desc *d,
 enum err_code load_finish(struct cuda_ops *o, struct err *e);
 void load_free(struct cuda_ops *o);
 
-/* ---- blas.cu: products through cuBLASLt, opened at run time ---- */
+/* ---- blas.cu: matmuls through cuBLASLt, opened at run time ---- */
 
 enum err_code blas_open(struct blas **out, struct err *e);
 void blas_close(struct blas *b);
@@ -167,7 +167,7 @@ struct blas_call {
 };
 enum err_code blas_run(struct blas *b, const struct blas_call *c, cudaStream_t s, struct err *e);
 
-/* ---- skinny.cu: products of few rows ---- */
+/* ---- skinny.cu: matmuls of few rows ---- */
 
 enum { SKINNY_ROWS = 16 };
 
@@ -197,12 +197,16 @@ void rows_rope(struct cuda_ops *o, const struct op_rope *r, uint32_t n);
 void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32_t n,
                  uint32_t width, float *out);
 void rows_softcap(struct cuda_ops *o, float *x, float cap, size_t n);
-/* Block tables [rows, cols] into their wide home. */
-void rows_spread_table(struct cuda_ops *o, const int32_t *from, uint32_t rows, uint32_t cols,
-                       int32_t *to, uint32_t to_cols);
-/* Put tokens of results into where the n patches (on the device) say. */
-void rows_patch_tokens(struct cuda_ops *o, const struct token_patch *patch, uint32_t n,
-                       const struct sample_out *results);
+/* A step's arrays from where they were sent to where kernels read them. */
+struct step_arrival {
+    const struct token_patch *patch; /* tokens of results go where these say */
+    const struct sample_out *results;
+    const int32_t *table[KV_GROUPS]; /* [rows, cols] each, to [rows, to_cols] */
+    int32_t *to[KV_GROUPS];
+    uint32_t cols[KV_GROUPS], to_cols;
+    uint32_t n_patches, n_rows, n_groups;
+};
+void rows_arrive(struct cuda_ops *o, const struct step_arrival *a);
 
 /* ---- moe.cu ---- */
 
@@ -211,6 +215,9 @@ void moe_run(struct cuda_ops *o, const struct op_moe *m, uint32_t n);
 void moe_free(struct cuda_ops *o);
 
 /* ---- sample.cu ---- */
+
+/* Slices that a row of logits is scanned in. */
+uint32_t sample_slices(uint32_t vocab);
 
 /* Rows rows[0..n) of logits [n, vocab]; rows without `out` are skipped. */
 cudaError_t sample_launch(const struct sample_row *rows, const float *logits,

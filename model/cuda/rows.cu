@@ -1,7 +1,7 @@
 /* rows.cu: the kernels over rows: embedding, norms, activations, copies.
  *
  * A row's result depends on that row alone.  Norms sum in float32 in an order
- * fixed by the width.  What a decode step queues between products starts as a
+ * fixed by the width.  What a decode step queues between matmuls starts as a
  * dependent (attention/cuda/launch.cuh).  See ops_cuda.h. */
 #include "attention/cuda/launch.cuh"
 #include "attention/cuda/ptx.cuh"
@@ -62,7 +62,7 @@ template <typename F> __device__ float row_scale(const F *x, uint32_t width, flo
 /* Four channels a piece, EARLY pieces a thread kept between the two passes. */
 enum { EARLY = 4 };
 
-__device__ __forceinline__ void put_four(__nv_bfloat16 *out, float4 x, float4 w, float scale)
+__device__ __forceinline__ void put_vec4(__nv_bfloat16 *out, float4 x, float4 w, float scale)
 {
     uint2 r = { pack2<__nv_bfloat16>(x.x * scale * w.x, x.y * scale * w.y),
                 pack2<__nv_bfloat16>(x.z * scale * w.z, x.w * scale * w.w) };
@@ -75,8 +75,8 @@ __device__ __forceinline__ float squares(float4 v)
 }
 
 /* width is a multiple of four, all rows lie on 16 bytes. */
-__global__ void norm_fours(const float4 *x, const float4 *w, float eps, uint32_t width,
-                           __nv_bfloat16 *out)
+__global__ void norm_vec4(const float4 *x, const float4 *w, float eps, uint32_t width,
+                          __nv_bfloat16 *out)
 {
     uint32_t n = width / 4;
     float4 v[EARLY], u[EARLY];
@@ -103,9 +103,9 @@ __global__ void norm_fours(const float4 *x, const float4 *w, float eps, uint32_t
 #pragma unroll
     for (uint32_t k = 0; k < EARLY; k++)
         if (threadIdx.x + k * THREADS < n)
-            put_four(out + (threadIdx.x + k * THREADS) * 4, v[k], u[k], scale);
+            put_vec4(out + (threadIdx.x + k * THREADS) * 4, v[k], u[k], scale);
     for (uint32_t i = threadIdx.x + EARLY * THREADS; i < n; i += THREADS)
-        put_four(out + i * 4, x[i], w[i], scale);
+        put_vec4(out + i * 4, x[i], w[i], scale);
 }
 
 __global__ void norm_rows(const float *x, const float *w, float eps, uint32_t width,
@@ -145,35 +145,36 @@ __global__ void norm_part_rows(__nv_bfloat16 *y, size_t ld, uint32_t width, cons
 /* ---- activations ---- */
 
 /* Eight at a time where width is a multiple of eight. */
-struct alignas(16) eight {
+struct alignas(16) vec8 {
     __nv_bfloat16 v[8];
 };
 
-__global__ void glu_eight(const __nv_bfloat16 *both, uint32_t width, enum act_kind act, float limit,
-                          size_t n, __nv_bfloat16 *to, size_t to_ld)
+/* `blocks` blocks a row. */
+__global__ void glu_vec8(const __nv_bfloat16 *both, uint32_t width, enum act_kind act, float limit,
+                         uint32_t blocks, __nv_bfloat16 *to, size_t to_ld)
 {
-    uint32_t wide = width / 8;
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n * wide; i += (size_t)gridDim.x * blockDim.x) {
-        size_t row = i / wide, col = i % wide * 8;
-        const __nv_bfloat16 *from = both + row * 2 * width + col;
-        struct eight g = *(const struct eight *)from, u = *(const struct eight *)(from + width), r;
-        for (int k = 0; k < 8; k++)
-            r.v[k] = __float2bfloat16(activate((float)g.v[k], (float)u.v[k], act, limit));
-        *(struct eight *)(to + row * to_ld + col) = r;
-    }
+    uint32_t row = blockIdx.x / blocks, col = (blockIdx.x % blocks * THREADS + threadIdx.x) * 8;
+    const __nv_bfloat16 *from = both + (size_t)row * 2 * width + col;
+    wait_for_upstream();
+    release_downstream();
+    if (col >= width)
+        return;
+    struct vec8 g = *(const struct vec8 *)from, u = *(const struct vec8 *)(from + width), r;
+    for (int k = 0; k < 8; k++)
+        r.v[k] = __float2bfloat16(activate((float)g.v[k], (float)u.v[k], act, limit));
+    *(struct vec8 *)(to + row * to_ld + col) = r;
 }
 
-__global__ void glu_one(const __nv_bfloat16 *both, uint32_t width, enum act_kind act, float limit,
-                        size_t n, __nv_bfloat16 *to, size_t to_ld)
+__global__ void glu_scalar(const __nv_bfloat16 *both, uint32_t width, enum act_kind act,
+                           float limit, uint32_t blocks, __nv_bfloat16 *to, size_t to_ld)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n * width; i += (size_t)gridDim.x * blockDim.x) {
-        size_t row = i / width, col = i % width;
-        const __nv_bfloat16 *from = both + row * 2 * width + col;
+    uint32_t row = blockIdx.x / blocks, col = blockIdx.x % blocks * THREADS + threadIdx.x;
+    const __nv_bfloat16 *from = both + (size_t)row * 2 * width + col;
+    wait_for_upstream();
+    release_downstream();
+    if (col < width)
         to[row * to_ld + col] =
             __float2bfloat16(activate((float)from[0], (float)from[width], act, limit));
-    }
 }
 
 /* ---- moving ---- */
@@ -181,6 +182,8 @@ __global__ void glu_one(const __nv_bfloat16 *both, uint32_t width, enum act_kind
 __global__ void copy_parts(const uint16_t *from, size_t from_ld, size_t from_part, uint16_t *to,
                            size_t to_ld, size_t to_part, uint32_t n_parts, uint32_t width)
 {
+    wait_for_upstream();
+    release_downstream();
     from += blockIdx.x * from_ld;
     to += blockIdx.x * to_ld;
     for (uint32_t i = threadIdx.x; i < n_parts * width; i += blockDim.x) {
@@ -192,6 +195,8 @@ __global__ void copy_parts(const uint16_t *from, size_t from_ld, size_t from_par
 /* A CTA a token. */
 __global__ void rope_rows(struct op_rope r)
 {
+    wait_for_upstream();
+    release_downstream();
     uint32_t t = r.first + blockIdx.x, lo = 0, hi = r.n_rows; /* cu[lo] <= t */
     while (hi - lo > 1) {
         uint32_t mid = lo + (hi - lo) / 2;
@@ -228,34 +233,40 @@ __global__ void gather_rows(const float *x, const uint32_t *row, uint32_t width,
 
 __global__ void softcap_all(float *x, float cap, size_t n)
 {
+    wait_for_upstream();
+    release_downstream();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < n; i += (size_t)gridDim.x * blockDim.x)
         x[i] = cap * tanhf(x[i] / cap);
 }
 
-__global__ void spread_table(const int32_t *from, uint32_t cols, int32_t *to, uint32_t to_cols)
+/* A block a row of every table; the rest place tokens.  A failed output has no token;
+ * its row's result is dropped. */
+__global__ void arrive(struct step_arrival a)
 {
-    for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x)
-        to[(size_t)blockIdx.x * to_cols + i] = from[(size_t)blockIdx.x * cols + i];
-}
-
-/* A failed output has no token; its row's result is dropped. */
-__global__ void patch_tokens(const struct token_patch *patch, uint32_t n,
-                             const struct sample_out *results)
-{
-    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        *patch[i].to = max(results[patch[i].from].token, 0);
+    uint32_t group = blockIdx.x / max(a.n_rows, 1u), row = blockIdx.x - group * a.n_rows;
+    wait_for_upstream();
+    if (group < a.n_groups && a.n_rows > 0) {
+        const int32_t *from = a.table[group] + (size_t)row * a.cols[group];
+        for (uint32_t i = threadIdx.x; i < a.cols[group]; i += THREADS)
+            a.to[group][(size_t)row * a.to_cols + i] = from[i];
+        return;
+    }
+    uint32_t i = (blockIdx.x - a.n_groups * a.n_rows) * THREADS + threadIdx.x;
+    if (i < a.n_patches)
+        *a.patch[i].to = max(a.results[a.patch[i].from].token, 0);
 }
 
 } // namespace
 
 enum err_code rows_open(struct err *e)
 {
-    const cudaError_t prepared[] = { keep_shared_memory(norm_fours), keep_shared_memory(norm_rows),
-                                     keep_shared_memory(norm_add_rows),
-                                     keep_shared_memory(norm_part_rows),
-                                     keep_shared_memory(gather_rows) };
+    const cudaError_t prepared[] = {
+        keep_shared_memory(norm_vec4),     keep_shared_memory(norm_rows),
+        keep_shared_memory(norm_add_rows), keep_shared_memory(norm_part_rows),
+        keep_shared_memory(gather_rows),   keep_shared_memory(glu_vec8),
+        keep_shared_memory(glu_scalar)
+    };
     for (cudaError_t rc : prepared)
         if (rc != cudaSuccess)
             return cuda_result(rc, "preparing kernels over rows", e);
@@ -282,12 +293,12 @@ void rows_norm(struct cuda_ops *o, const float *x, const float *w, float eps, ui
                uint32_t width, void *out)
 {
     __nv_bfloat16 *to = (__nv_bfloat16 *)out;
-    bool fours = w != NULL && width % 4 == 0 && (uintptr_t)x % 16 == 0 && (uintptr_t)w % 16 == 0 &&
-                 (uintptr_t)out % 8 == 0;
+    bool vec4 = w != NULL && width % 4 == 0 && (uintptr_t)x % 16 == 0 && (uintptr_t)w % 16 == 0 &&
+                (uintptr_t)out % 8 == 0;
     keep_fault(o,
-               fours ? launch(norm_fours, n, THREADS, 0, o->stream, (const float4 *)x,
-                              (const float4 *)w, eps, width, to)
-                     : launch(norm_rows, n, THREADS, 0, o->stream, x, w, eps, width, to),
+               vec4 ? launch(norm_vec4, n, THREADS, 0, o->stream, (const float4 *)x,
+                             (const float4 *)w, eps, width, to)
+                    : launch(norm_rows, n, THREADS, 0, o->stream, x, w, eps, width, to),
                "norm");
 }
 
@@ -311,28 +322,27 @@ void rows_glu(struct cuda_ops *o, const void *both, uint32_t width, enum act_kin
               uint32_t n, void *to, size_t to_ld)
 {
     const __nv_bfloat16 *from = (const __nv_bfloat16 *)both;
-    if (width % 8 == 0 && to_ld % 8 == 0 && (uintptr_t)to % 16 == 0)
-        glu_eight<<<blocks_for((size_t)n * width / 8), THREADS, 0, o->stream>>>(
-            from, width, act, limit, n, (__nv_bfloat16 *)to, to_ld);
-    else
-        glu_one<<<blocks_for((size_t)n * width), THREADS, 0, o->stream>>>(
-            from, width, act, limit, n, (__nv_bfloat16 *)to, to_ld);
-    check_launch(o, "activation");
+    bool wide = width % 8 == 0 && to_ld % 8 == 0 && (uintptr_t)to % 16 == 0;
+    uint32_t each = THREADS * (wide ? 8 : 1), blocks = (width + each - 1) / each;
+    keep_fault(o,
+               launch(wide ? glu_vec8 : glu_scalar, n * blocks, THREADS, 0, o->stream, from, width,
+                      act, limit, blocks, (__nv_bfloat16 *)to, to_ld),
+               "activation");
 }
 
 void rows_copy_parts(struct cuda_ops *o, const void *from, size_t from_ld, size_t from_part,
                      void *to, size_t to_ld, size_t to_part, uint32_t n, uint32_t n_parts,
                      uint32_t width)
 {
-    copy_parts<<<n, THREADS, 0, o->stream>>>((const uint16_t *)from, from_ld, from_part,
-                                             (uint16_t *)to, to_ld, to_part, n_parts, width);
-    check_launch(o, "copying parts");
+    keep_fault(o,
+               launch(copy_parts, n, THREADS, 0, o->stream, (const uint16_t *)from, from_ld,
+                      from_part, (uint16_t *)to, to_ld, to_part, n_parts, width),
+               "copying parts");
 }
 
 void rows_rope(struct cuda_ops *o, const struct op_rope *r, uint32_t n)
 {
-    rope_rows<<<n, THREADS, 0, o->stream>>>(*r);
-    check_launch(o, "rotating");
+    keep_fault(o, launch(rope_rows, n, THREADS, 0, o->stream, *r), "rotating");
 }
 
 void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32_t n,
@@ -344,24 +354,12 @@ void rows_gather(struct cuda_ops *o, const float *x, const uint32_t *row, uint32
 
 void rows_softcap(struct cuda_ops *o, float *x, float cap, size_t n)
 {
-    softcap_all<<<blocks_for(n), THREADS, 0, o->stream>>>(x, cap, n);
-    check_launch(o, "softcap");
+    keep_fault(o, launch(softcap_all, blocks_for(n), THREADS, 0, o->stream, x, cap, n), "softcap");
 }
 
-void rows_spread_table(struct cuda_ops *o, const int32_t *from, uint32_t rows, uint32_t cols,
-                       int32_t *to, uint32_t to_cols)
+void rows_arrive(struct cuda_ops *o, const struct step_arrival *a)
 {
-    if (rows == 0 || cols == 0)
-        return;
-    spread_table<<<rows, THREADS, 0, o->stream>>>(from, cols, to, to_cols);
-    check_launch(o, "spreading a block table");
-}
-
-void rows_patch_tokens(struct cuda_ops *o, const struct token_patch *patch, uint32_t n,
-                       const struct sample_out *results)
-{
-    if (n == 0)
-        return;
-    patch_tokens<<<blocks_for(n), THREADS, 0, o->stream>>>(patch, n, results);
-    check_launch(o, "placing sampled tokens");
+    uint32_t blocks = a->n_groups * a->n_rows + (a->n_patches + THREADS - 1) / THREADS;
+    if (blocks > 0)
+        keep_fault(o, launch(arrive, blocks, THREADS, 0, o->stream, *a), "placing a step's arrays");
 }

@@ -1,12 +1,15 @@
-/* sample.cu: from a row of logits to a token, one block a row, by the rules of
- * sampling.h.
+/* sample.cu: from a row of logits to a token, by the rules of sampling.h.
  *
+ * The largest logit of every SLICE is found by a block each; then one block a row
+ * does the rest, which for a greedy row without logprobs is to compare those.
  * Weights are e^((x - top) / temperature) by the host's own formula, operation
  * for operation (this file is compiled without fused multiply-add), and never
  * stored: each pass computes them again.  A filter finds its threshold by three
  * passes of a radix search over the weights' bits, with masses in fixed point,
  * so that no order of addition shows in a result.
  * See ops_cuda.h. */
+#include "attention/cuda/launch.cuh"
+#include "attention/cuda/ptx.cuh"
 #include "model/cuda/ops_cuda.h"
 #include "proto/number/exp.h"
 #include "proto/number/philox.h"
@@ -18,6 +21,7 @@ namespace
 {
 
 enum { THREADS = 1024, WARPS = THREADS / 32, BINS = 1024, DIGIT = 10, BITS = 30 };
+enum { SLICE = 4096, SLICE_THREADS = 256 };
 
 /* ---- over the block ---- */
 
@@ -42,27 +46,29 @@ __device__ bool ahead(struct best a, struct best b)
     return sample_before(a.x, a.id, b.x, b.id);
 }
 
-__device__ struct best block_best(struct shared *s, struct best b)
+__device__ struct best warp_best(struct best b)
 {
     for (int d = 16; d > 0; d /= 2) {
         struct best o = { __shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d) };
         b = ahead(o, b) ? o : b;
     }
+    return b;
+}
+
+__device__ struct best block_best(struct shared *s, struct best b)
+{
+    b = warp_best(b);
     if (threadIdx.x % 32 == 0) {
         s->top[threadIdx.x / 32] = b.x;
         s->id[threadIdx.x / 32] = b.id;
     }
     __syncthreads();
-    b = { s->top[threadIdx.x % 32], s->id[threadIdx.x % 32] };
-    for (int d = 16; d > 0; d /= 2) {
-        struct best o = { __shfl_xor_sync(~0u, b.x, d), __shfl_xor_sync(~0u, b.id, d) };
-        b = ahead(o, b) ? o : b;
-    }
+    b = warp_best({ s->top[threadIdx.x % 32], s->id[threadIdx.x % 32] });
     __syncthreads();
     return b;
 }
 
-__device__ double warp_sum(double v)
+__device__ double sum_of_warp(double v)
 {
     for (int d = 16; d > 0; d /= 2)
         v += __shfl_xor_sync(~0u, v, d);
@@ -72,7 +78,7 @@ __device__ double warp_sum(double v)
 /* The sum over the block in a fixed order, the same in every thread. */
 __device__ double block_sum(struct shared *s, double v)
 {
-    v = warp_sum(v);
+    v = sum_of_warp(v);
     if (threadIdx.x % 32 == 0)
         s->sum[threadIdx.x / 32] = v;
     __syncthreads();
@@ -83,17 +89,14 @@ __device__ double block_sum(struct shared *s, double v)
     return v;
 }
 
-/* The largest of x; *finite: none is infinite or NaN. */
-__device__ struct best row_best(struct shared *s, const float *x, uint32_t vocab, int *finite)
+/* The largest of x. */
+__device__ struct best row_best(struct shared *s, const float *x, uint32_t vocab)
 {
     struct best b = { -INFINITY, INT32_MAX };
-    int ok = 1;
     for (uint32_t i = threadIdx.x; i < vocab; i += THREADS) {
         struct best o = { x[i], (int32_t)i };
-        ok &= isfinite(o.x);
         b = ahead(o, b) ? o : b;
     }
-    *finite = __syncthreads_and(ok);
     return block_best(s, b);
 }
 
@@ -240,7 +243,7 @@ __device__ int32_t draw(struct shared *s, const struct row *r, const struct samp
         float w = weight(r, i);
         own += kept(r, w, i) && w >= floor ? (double)w : 0.0;
     }
-    own = warp_sum(own);
+    own = sum_of_warp(own);
     if (lane == 0)
         s->sum[warp] = own;
     if (threadIdx.x == 0)
@@ -365,18 +368,73 @@ __device__ void report(struct shared *s, const struct sample_row *p, const float
     }
 }
 
+/* A block a slice of a row. */
+__global__ void __launch_bounds__(SLICE_THREADS)
+    scan_slices(const struct sample_row *rows, const float *logits, struct sample_part *parts,
+                uint32_t vocab, uint32_t n_slices)
+{
+    __shared__ struct sample_part warp[SLICE_THREADS / 32];
+    uint32_t row = blockIdx.x / n_slices, begin = blockIdx.x % n_slices * SLICE;
+    uint32_t end = min(begin + SLICE, vocab);
+    const float *x = logits + (size_t)row * vocab;
+    struct best b = { -INFINITY, INT32_MAX };
+    int ok = 1;
+    wait_for_upstream();
+    release_downstream();
+    if (rows[row].out == NULL)
+        return;
+#pragma unroll 8
+    for (uint32_t i = begin + threadIdx.x; i < end; i += SLICE_THREADS) {
+        struct best o = { x[i], (int32_t)i };
+        ok &= isfinite(o.x);
+        b = ahead(o, b) ? o : b;
+    }
+    b = warp_best(b);
+    ok = __all_sync(~0u, ok);
+    if (threadIdx.x % 32 == 0)
+        warp[threadIdx.x / 32] = { b.x, b.id, ok };
+    __syncthreads();
+    if (threadIdx.x > 0)
+        return;
+    for (int i = 1; i < SLICE_THREADS / 32; i++) {
+        struct best o = { warp[i].x, warp[i].id };
+        b = ahead(o, b) ? o : b;
+        ok &= warp[i].finite;
+    }
+    parts[blockIdx.x] = { b.x, b.id, ok };
+}
+
+/* The largest of the row's slices; *finite: none is infinite or NaN. */
+__device__ struct best best_of_slices(struct shared *s, const struct sample_part *parts,
+                                      uint32_t n_slices, int *finite)
+{
+    struct best b = { -INFINITY, INT32_MAX };
+    int ok = 1;
+    for (uint32_t i = threadIdx.x; i < n_slices; i += THREADS) {
+        struct best o = { parts[i].x, parts[i].id };
+        ok &= parts[i].finite;
+        b = ahead(o, b) ? o : b;
+    }
+    *finite = __syncthreads_and(ok);
+    return block_best(s, b);
+}
+
 __global__ void __launch_bounds__(THREADS)
     sample_rows(const struct sample_row *rows, const float *logits, struct sample_scratch scratch,
-                uint32_t vocab)
+                uint32_t vocab, uint32_t n_slices)
 {
     __shared__ struct shared s;
     const struct sample_row *p = &rows[blockIdx.x];
     size_t at = (size_t)blockIdx.x * vocab;
     const float *x = logits + at, *y = x;
-    int finite, unused;
+    int finite;
+    wait_for_upstream();
+    release_downstream();
     if (p->out == NULL)
         return;
-    struct best raw = row_best(&s, x, vocab, &finite), top = raw;
+    struct best raw =
+        best_of_slices(&s, scratch.parts + (size_t)blockIdx.x * n_slices, n_slices, &finite);
+    struct best top = raw;
     int32_t token = p->target;
     if (!finite || (token >= 0 && (uint32_t)token >= vocab)) {
         token = -1;
@@ -384,7 +442,7 @@ __global__ void __launch_bounds__(THREADS)
         if (p->penalised || p->n_bias > 0 || p->n_stop > 0) {
             edit(p, x, vocab, scratch.edited + at, scratch.seen + at);
             y = scratch.edited + at;
-            top = row_best(&s, y, vocab, &unused);
+            top = row_best(&s, y, vocab);
         }
         token = top.x > -INFINITY && top.x < INFINITY ? choose(&s, p, y, vocab, top) : -1;
     }
@@ -396,10 +454,19 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
+uint32_t sample_slices(uint32_t vocab)
+{
+    return (vocab + SLICE - 1) / SLICE;
+}
+
 cudaError_t sample_launch(const struct sample_row *rows, const float *logits,
                           const struct sample_scratch *s, uint32_t n, uint32_t vocab,
                           cudaStream_t stream)
 {
-    sample_rows<<<n, THREADS, 0, stream>>>(rows, logits, *s, vocab);
-    return cudaGetLastError();
+    const uint32_t n_slices = sample_slices(vocab);
+    cudaError_t rc = launch(scan_slices, n * n_slices, SLICE_THREADS, 0, stream, rows, logits,
+                            s->parts, vocab, n_slices);
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(sample_rows, n, THREADS, 0, stream, rows, logits, *s, vocab, n_slices);
 }

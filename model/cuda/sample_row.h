@@ -36,10 +36,16 @@ struct sample_row {
     int32_t penalised, want_logprob;
 };
 
-/* [max_outputs, vocab] each; seen is zero between steps. */
+/* The largest logit of a slice of a row, and whether all of them are finite. */
+struct sample_part {
+    float x;
+    int32_t id, finite;
+};
+
 struct sample_scratch {
-    float *edited;
-    uint32_t *seen;
+    float *edited;             /* [max_outputs, vocab] */
+    uint32_t *seen;            /* the same; zero between steps */
+    struct sample_part *parts; /* [max_outputs, sample_slices] */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* skinny.cu: how products of few rows are cut and launched; see skinny.cuh.
+/* skinny.cu: how matmuls of few rows are cut and launched; see skinny.cuh.
  *
  * Clusters need compute capability 9.0; before, every CTA is alone.  Owns nothing.
  * The engine's thread. */
@@ -15,7 +15,7 @@ typedef void kernel(struct skinny_call);
 
 kernel *kernel_of(int n)
 {
-    return n <= 8 ? skinny::product<1> : skinny::product<2>;
+    return n <= 8 ? skinny::matmul<1> : skinny::matmul<2>;
 }
 
 /* Warps over a tile's columns: all eight where a block has fewer tiles. */
@@ -63,7 +63,7 @@ struct skinny_cut cut_of(const struct cuda_ops *o, int n_rows, int n_cols, bool 
 
 /* A dependent of what precedes it in the queue (attention/cuda/launch.cuh), in
  * clusters of `split`. */
-cudaError_t launch_product(const struct skinny_call *c, int clusters, size_t smem, cudaStream_t s)
+cudaError_t launch_matmul(const struct skinny_call *c, int clusters, size_t smem, cudaStream_t s)
 {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
@@ -104,10 +104,10 @@ enum err_code skinny_open(struct cuda_ops *o, int major, struct err *e)
             rc = keep_shared_memory(kernel_of(n));
     }
     /* Two stages of eight warps keep memory busy; deeper rings would only crowd out
-     * what runs between products. */
+     * what runs between matmuls. */
     o->skinny.smem = per_sm / (CTAS_PER_SM + 1) - 1024;
     o->skinny.split = major >= 9 ? 2 : 1;
-    return cuda_result(rc, "preparing products of few rows", e);
+    return cuda_result(rc, "preparing matmuls of few rows", e);
 }
 
 bool skinny_takes(const struct op_linear *l, uint32_t n)
@@ -137,5 +137,5 @@ void skinny_run(struct cuda_ops *o, const struct op_linear *l, uint32_t n)
     int clusters = clusters_of(o, c.cut.split);
     clusters = clusters < c.cut.blocks ? clusters : c.cut.blocks;
     size_t smem = (size_t)c.cut.tiles * c.cut.groups * c.cut.stages * skinny::STAGE_BYTES;
-    keep_fault(o, launch_product(&c, clusters, smem, o->stream), "a product of few rows");
+    keep_fault(o, launch_matmul(&c, clusters, smem, o->stream), "a matmul of few rows");
 }

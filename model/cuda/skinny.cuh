@@ -7,7 +7,7 @@
  * MMA's M side, with all tokens, its N side, over its share of the columns
  * (skinny.h).  W goes through a ring of the warp's own, so that the main loop has no
  * barrier; x comes straight from the caches.  The order of the columns inside a
- * product is free: each lane takes 8 neighbours of a row of W and of x, and two MMAs
+ * matmul is free: each lane takes 8 neighbours of a row of W and of x, and two MMAs
  * use them up.  Sums are float32: of a warp in order of its chunks, then over groups
  * and CTAs in order.  The cut depends on the matrix and the device alone, so a row's
  * result does not depend on the other rows.
@@ -373,7 +373,7 @@ __device__ __forceinline__ void work_chunk(const struct skinny_call &c, const st
 
 /* Registers for two CTAs on a multiprocessor. */
 template <int NT>
-__global__ void __maxnreg__(112) product(const __grid_constant__ struct skinny_call c)
+__global__ void __maxnreg__(112) matmul(const __grid_constant__ struct skinny_call c)
 {
     extern __shared__ __align__(128) char data[];
     int warp = threadIdx.x >> 5;

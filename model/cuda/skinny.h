@@ -1,4 +1,4 @@
-/* skinny.h: how a product of few rows is cut, and what its kernel is given.
+/* skinny.h: how a matmul of few rows is cut, and what its kernel is given.
  *
  * Host code of the plugin and its kernel; the engine's thread. */
 #ifndef MODEL_CUDA_SKINNY_H

@@ -332,7 +332,32 @@ enum err_code step_start(struct cuda_ops *o, struct err *e)
         rc = cuda_result(cudaMalloc((void **)&o->sample.seen, scratch), "sampling scratch", e);
     if (rc == ERR_OK)
         rc = cuda_result(cudaMemset(o->sample.seen, 0, scratch), "sampling scratch", e);
+    if (rc == ERR_OK)
+        rc = cuda_result(cudaMalloc((void **)&o->sample.parts,
+                                    lim->max_outputs * (size_t)sample_slices(lim->vocab) *
+                                        sizeof(struct sample_part)),
+                         "sampling scratch", e);
     return rc;
+}
+
+/* What was sent, to where kernels read it. */
+static void queue_arrival(struct cuda_ops *o, const struct step_plan *p, uint32_t n_patches)
+{
+    struct step_arrival a = {};
+    const int32_t *table = (const int32_t *)(o->step_device + o->at.table);
+    a.patch = (const struct token_patch *)(o->step_device + o->at.patch);
+    a.results = (const struct sample_out *)o->slot[(o->turn + 1) % STEP_SLOTS].results.device;
+    a.n_patches = n_patches;
+    a.n_rows = p->n_rows;
+    a.n_groups = p->n_groups;
+    a.to_cols = o->lim.table_cols;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        a.table[g] = table;
+        a.to[g] = o->table[g];
+        a.cols[g] = p->table_cols[g];
+        table += (size_t)p->n_rows * p->table_cols[g];
+    }
+    rows_arrive(o, &a);
 }
 
 enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t pad,
@@ -368,14 +393,7 @@ enum err_code step_begin(struct cuda_ops *o, const struct step_plan *p, uint32_t
                    cudaMemcpyAsync(k->lists.device, k->lists.host, n_list, cudaMemcpyHostToDevice,
                                    o->stream),
                    "sending lists");
-    rows_patch_tokens(
-        o, (const struct token_patch *)(o->step_device + o->at.patch), n_patches,
-        (const struct sample_out *)o->slot[(o->turn + 1) % STEP_SLOTS].results.device);
-    const int32_t *table = (const int32_t *)(o->step_device + o->at.table);
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        rows_spread_table(o, table, p->n_rows, p->table_cols[g], o->table[g], o->lim.table_cols);
-        table += (size_t)p->n_rows * p->table_cols[g];
-    }
+    queue_arrival(o, p, n_patches);
     return ERR_OK;
 }
 
@@ -428,5 +446,6 @@ void step_free(struct cuda_ops *o)
     }
     cudaFree(o->sample.edited);
     cudaFree(o->sample.seen);
+    cudaFree(o->sample.parts);
     o->sample = {};
 }
