@@ -33,7 +33,7 @@ quire_test(dtype_range_test SOURCES property/dtype_range_test.c
 
 # Speed, by hand.
 quire_test(make_model NO_RUN SOURCES bench/make_model.c LIBRARIES model_fixture)
-quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c bench/engine_loop.c
+quire_test(engine_bench NO_RUN SOURCES bench/engine_bench.c bench/engine_loop.c bench/engine_trace.c
   LIBRARIES model_driver scheduler)
 
 quire_test(backend_test SOURCES unit/backend_test.c

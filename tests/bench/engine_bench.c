@@ -4,9 +4,12 @@
  *                     [--threads N] [--max-tokens N] [--graphs 0|1]
  *                     [--batch 1,8,32] [--context N] [--prefill 512] [--steps N]
  *                     [--expand-from N] DIR
- * --expand-from: model_limits' (MLA: 4294967295 keeps prefill absorbed).  Prints load time, prefill
- * tokens/s (one prompt of the given length) and decode tokens/s per batch, each row at the given
- * context: the model alone, then driven by the scheduler, one step after the other and overlapped.
+ *        engine_bench --trace FILE|poisson [--rate R] [--burst N] [--requests N]
+ *                     [--in A-B] [--out A-B] [--seed N] [--tflops X] [--tbps X] [--gflop X] DIR
+ * --trace: requests that arrive over time instead (engine_trace.h).  --expand-from: model_limits'
+ * (MLA: 4294967295 keeps prefill absorbed).  Prints load time, prefill tokens/s (one prompt of the
+ * given length) and decode tokens/s per batch, each row at the given context: the model alone, then
+ * driven by the scheduler, one step after the other and overlapped.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +17,26 @@
 #include <time.h>
 
 #include "bench/engine_loop.h"
+#include "bench/engine_trace.h"
 #include "support/model_driver.h"
 
 struct options {
     struct driver_options driver;
     uint32_t batch[16], n_batch, context, prefill, steps;
+    struct trace_options trace;
+    bool traced;
 };
+
+static const char usage[] =
+    "usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16] [--threads N]\n"
+    "                    [--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N]\n"
+    "                    [--prefill N] [--steps N] [--expand-from N] DIR\n"
+    "       engine_bench --trace FILE|poisson [--rate R] [--burst N] [--requests N]\n"
+    "                    [--in A-B] [--out A-B] [--seed N] [--tflops X] [--tbps X] [--gflop X] "
+    "DIR\n"
+    "--trace: requests that arrive over time: from FILE, lines of \"seconds prompt-tokens\n"
+    "output-tokens\", or with exponential gaps, R a second (0: all at once), N together;\n"
+    "lengths are uniform in A-B.  X, for a bound: the device's rates, a token's operations.\n";
 
 static double now(void)
 {
@@ -113,6 +130,46 @@ static void bench_decode(struct driver *d, const struct options *o, uint32_t bat
            batch * o->steps / total, batch / best);
 }
 
+/* "A" or "A-B". */
+static bool parse_range(const char *text, uint32_t *low, uint32_t *high)
+{
+    char *end;
+    *low = *high = (uint32_t)strtoul(text, &end, 10);
+    if (*end == '-')
+        *high = (uint32_t)strtoul(end + 1, &end, 10);
+    return *end == '\0' && *low > 0 && *high >= *low;
+}
+
+/* false: not an option of a trace, or a bad value. */
+static bool parse_trace(struct options *o, const char *name, const char *v)
+{
+    struct trace_options *t = &o->trace;
+    if (strcmp(name, "--trace") == 0)
+        t->file = strcmp(v, "poisson") == 0 ? NULL : v;
+    else if (strcmp(name, "--rate") == 0)
+        t->rate = strtod(v, NULL);
+    else if (strcmp(name, "--burst") == 0)
+        t->burst = (uint32_t)strtoul(v, NULL, 10);
+    else if (strcmp(name, "--requests") == 0)
+        t->n = (uint32_t)strtoul(v, NULL, 10);
+    else if (strcmp(name, "--in") == 0)
+        return parse_range(v, &t->in_low, &t->in_high);
+    else if (strcmp(name, "--out") == 0)
+        return parse_range(v, &t->out_low, &t->out_high);
+    else if (strcmp(name, "--seed") == 0)
+        t->seed = strtoull(v, NULL, 10);
+    else if (strcmp(name, "--tflops") == 0)
+        t->tflops = strtod(v, NULL);
+    else if (strcmp(name, "--tbps") == 0)
+        t->tbps = strtod(v, NULL);
+    else if (strcmp(name, "--gflop") == 0)
+        t->gflop = strtod(v, NULL);
+    else
+        return false;
+    o->traced = o->traced || strcmp(name, "--trace") == 0;
+    return t->rate >= 0 && t->burst > 0 && t->n > 0;
+}
+
 static int parse(struct options *o, int argc, char **argv)
 {
     int i = 1;
@@ -142,14 +199,36 @@ static int parse(struct options *o, int argc, char **argv)
             o->n_batch = 0;
             for (char *p = strtok(v, ","); p && o->n_batch < 16; p = strtok(NULL, ","))
                 o->batch[o->n_batch++] = (uint32_t)strtoul(p, NULL, 10);
-        } else {
+        } else if (!parse_trace(o, argv[i], v)) {
             return -1;
         }
     }
     for (uint32_t b = 0; b < o->n_batch; b++)
         if (o->batch[b] == 0 || o->batch[b] > DRIVER_SEQS)
             return -1;
-    return i + 1 == argc && o->steps > 0 && o->context > 0 ? i : -1;
+    return i + 1 == argc && argv[i][0] != '-' && o->steps > 0 && o->context > 0 ? i : -1;
+}
+
+static void bench_trace(struct driver *d, const struct options *o, const struct trace *t)
+{
+    struct trace_limits lim = { driver_blocks(d), o->driver.max_tokens, o->driver.max_rows,
+                                o->driver.max_outputs };
+    struct err e;
+    if (trace_run(driver_model(d), t, &lim, &o->trace, &e) != ERR_OK)
+        die(&e);
+}
+
+/* Tokens of the longest row that any part of the run needs. */
+static uint32_t longest_row(const struct options *o, const struct trace *t)
+{
+    uint32_t n = o->context + 2 * o->steps + 256; /* the loop's rows start one after the other */
+    n = n > o->prefill ? n : o->prefill;
+    if (o->traced)
+        n = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->request[i].n_in + t->request[i].n_out > n)
+            n = t->request[i].n_in + t->request[i].n_out;
+    return n;
 }
 
 int main(int argc, char **argv)
@@ -157,21 +236,24 @@ int main(int argc, char **argv)
     struct options o = {
         .batch = { 1, 8, 32 }, .n_batch = 3, .context = 128, .prefill = 512, .steps = 16
     };
+    struct trace trace = { 0 };
     struct err e;
+    o.trace = (struct trace_options){
+        .burst = 1, .n = 64, .in_low = 128, .in_high = 128, .out_low = 64, .out_high = 64, .seed = 1
+    };
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return 0;
+    }
     int at = parse(&o, argc, argv);
     if (at < 0) {
-        fprintf(
-            stderr,
-            "usage: engine_bench [--device cpu|cuda] [--dtype auto|float32|bfloat16] [--threads N] "
-            "[--max-tokens N] [--graphs 0|1] [--batch A,B,...] [--context N] [--prefill N] "
-            "[--steps N] "
-            "[--expand-from N] DIR\n");
+        fputs(usage, stderr);
         return 2;
     }
-    uint32_t most = o.context + 2 * o.steps + 256; /* the loop's rows start one after the other */
-    uint32_t longest = most > o.prefill ? most : o.prefill;
+    if (o.traced && trace_make(&trace, &o.trace, &e) != ERR_OK)
+        die(&e);
     o.driver.path = argv[at];
-    o.driver.max_model_len = longest;
+    o.driver.max_model_len = longest_row(&o, &trace);
     if (o.driver.max_tokens == 0)
         o.driver.max_tokens = 512;
     o.driver.max_rows = o.driver.max_outputs = DRIVER_SEQS;
@@ -182,6 +264,12 @@ int main(int argc, char **argv)
     const struct model_info *info = model_describe(driver_model(d));
     printf("%s, %.2f G parameters, %s, loaded in %.2f s\n", info->architecture,
            (double)info->n_parameters * 1e-9, info->dtype, now() - t);
+    if (o.traced) {
+        bench_trace(d, &o, &trace);
+        trace_free(&trace);
+        driver_close(d);
+        return 0;
+    }
     if (o.prefill > 0)
         bench_prefill(d, &o);
     for (uint32_t b = 0; b < o.n_batch; b++)

@@ -235,12 +235,20 @@ static void copy_tokenizer(const char *from, const char *to)
     }
 }
 
+static const char usage[] =
+    "usage: make_model [--preset llama-3.2-1b|llama-3.1-8b|tiny|deepseek-v3] [--layers N]\n"
+    "                  [--vocab N] [--seed N] [--tokenizer DIR] DIR\n";
+
 int main(int argc, char **argv)
 {
     struct shape s = presets[0];
     struct rng r = { 1 };
     const char *tokenizer = NULL;
     int i = 1;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return 0;
+    }
     for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
         const char *o = argv[i], *v = argv[i + 1];
         bool known = false;
@@ -260,9 +268,8 @@ int main(int argc, char **argv)
         if (!known)
             break;
     }
-    if (i + 1 != argc || s.layers > 256) {
-        fprintf(stderr, "usage: make_model [--preset llama-3.2-1b|llama-3.1-8b|tiny|deepseek-v3] "
-                        "[--layers N] [--vocab N] [--seed N] [--tokenizer DIR] DIR\n");
+    if (i + 1 != argc || argv[i][0] == '-' || s.layers > 256) {
+        fputs(usage, stderr);
         return 2;
     }
     mkdir(argv[i], 0777);
