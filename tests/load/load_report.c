@@ -6,6 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/rng.h"
 
 static const char help[] =
     "stream_load: load any OpenAI-compatible server with streaming requests\n"
@@ -24,7 +28,8 @@ static const char help[] =
     "  --ignore-eos         always run to max-tokens\n"
     "  --temperature X      (0)\n"
     "  --cancel-share X     part of the streams closed after a few tokens (0)\n"
-    "  --seed N             (1)\n"
+    "  --seed N             draws prompts and cancellations; printed (another one each run,\n"
+    "                       so that no prompt is in a prefix cache from the run before)\n"
     "  --timeout S          for the whole run (600)\n"
     "  --json               print one JSON object instead of a table\n"
     "\n"
@@ -87,6 +92,15 @@ static double number(const char *name, const char *text, double lo, double hi)
     return v;
 }
 
+/* Below 2^53: what --seed accepts and JSON carries. */
+static uint64_t fresh_seed(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    struct rng r = { (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + (uint64_t)getpid() };
+    return rng_next(&r) >> 11;
+}
+
 bool load_options_parse(struct load_options *o, int argc, char **argv)
 {
     *o = (struct load_options){ .host = "127.0.0.1",
@@ -96,7 +110,7 @@ bool load_options_parse(struct load_options *o, int argc, char **argv)
                                 .prompt_tokens = 128,
                                 .max_tokens = 64,
                                 .vocab = 4096,
-                                .seed = 1,
+                                .seed = fresh_seed(),
                                 .timeout_s = 600 };
     int c, at;
     while ((c = getopt_long(argc, argv, "", table, &at)) != -1) {
@@ -215,30 +229,34 @@ void load_report(const struct load_options *o, struct load_result *r)
 {
     double tps = (double)r->tokens / r->wall_s;
     double prompt_tps = (double)r->prompt_tokens / r->wall_s;
+    double cached =
+        r->prompt_tokens > 0 ? 100.0 * (double)r->cached_tokens / (double)r->prompt_tokens : 0;
     if (o->json) {
-        printf("{\"concurrency\":%u,\"requests\":%u,\"done\":%llu,\"cancelled\":%llu,"
+        printf("{\"seed\":%llu,\"concurrency\":%u,\"requests\":%u,\"done\":%llu,\"cancelled\":%llu,"
                "\"lost\":%llu,\"refused\":%llu,\"wall_s\":%.3f,\"output_tokens\":%llu,"
                "\"output_tokens_per_s\":%.1f,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,"
                "\"prompt_tokens_per_s\":%.1f",
-               o->concurrency, o->requests, (unsigned long long)r->done,
-               (unsigned long long)r->cancelled, (unsigned long long)r->lost,
-               (unsigned long long)r->refused, r->wall_s, (unsigned long long)r->tokens, tps,
-               (unsigned long long)r->prompt_tokens, (unsigned long long)r->cached_tokens,
-               prompt_tps);
+               (unsigned long long)o->seed, o->concurrency, o->requests,
+               (unsigned long long)r->done, (unsigned long long)r->cancelled,
+               (unsigned long long)r->lost, (unsigned long long)r->refused, r->wall_s,
+               (unsigned long long)r->tokens, tps, (unsigned long long)r->prompt_tokens,
+               (unsigned long long)r->cached_tokens, prompt_tps);
         json_line("ttft", &r->ttft);
         json_line("itl", &r->itl);
         json_line("e2e", &r->total);
         printf("}\n");
     } else {
-        printf("%u streams at once, %u requests, %u prompt tokens, %u max tokens: %.2f s\n",
-               o->concurrency, o->requests, o->prompt_tokens, o->max_tokens, r->wall_s);
+        printf("%u streams at once, %u requests, %u prompt tokens, %u max tokens, seed %llu: "
+               "%.2f s\n",
+               o->concurrency, o->requests, o->prompt_tokens, o->max_tokens,
+               (unsigned long long)o->seed, r->wall_s);
         printf("  done %llu   cancelled %llu   lost %llu   refused %llu\n",
                (unsigned long long)r->done, (unsigned long long)r->cancelled,
                (unsigned long long)r->lost, (unsigned long long)r->refused);
-        printf("  output %llu tokens, %.1f tokens/s;  prompt %llu tokens (%llu cached), "
-               "%.1f tokens/s;  %.1f requests/s\n",
-               (unsigned long long)r->tokens, tps, (unsigned long long)r->prompt_tokens,
-               (unsigned long long)r->cached_tokens, prompt_tps, (double)r->done / r->wall_s);
+        printf("  with %.1f %% of prompt tokens cached (%llu of %llu): output %llu tokens, "
+               "%.1f tokens/s;  prompt %.1f tokens/s;  %.1f requests/s\n",
+               cached, (unsigned long long)r->cached_tokens, (unsigned long long)r->prompt_tokens,
+               (unsigned long long)r->tokens, tps, prompt_tps, (double)r->done / r->wall_s);
         line("TTFT", &r->ttft);
         line("ITL", &r->itl);
         line("end to end", &r->total);
