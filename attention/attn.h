@@ -198,6 +198,9 @@ struct attn_plan {
 
 /* ---- the handle ---------------------------------------------------------- */
 
+/* Of one call, in order. */
+enum attn_stage { ATTN_STAGE_ALL, ATTN_STAGE_PROLOGUE, ATTN_STAGE_ATTEND };
+
 struct attn_options {
     const struct attn_backend *backend; /* NULL: the CPU backend                  */
     struct workers *workers;            /* borrowed until attn_close; NULL: the
@@ -209,6 +212,8 @@ struct attn_options {
                                          * (tests and benchmarks)                */
     uint32_t shared_limit;              /* 0, or bytes of shared memory a block, as
                                          * on a device that has no more (tests)  */
+    int32_t last_stage;                 /* enum attn_stage: a device launches nothing
+                                         * behind it (benchmarks)                */
 };
 
 struct attn;
@@ -285,7 +290,7 @@ MUST_USE enum err_code attn_dense_run(struct attn *a, const struct attn_dense *d
 /* ---- the backend seam ----------------------------------------------------- */
 
 /* Raised whenever a struct of this header or of plugin.h changes shape. */
-enum { ATTN_ABI = 2 };
+enum { ATTN_ABI = 3 };
 
 /* One row of the feature x backend table, and what dispatch matches on. */
 struct attn_kernel {

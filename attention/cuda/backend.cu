@@ -26,7 +26,7 @@ enum { WIDTHS = 3 };
 const int widths[WIDTHS] = { 64, 128, 256 };
 
 struct cuda_attn {
-    int device;
+    int device, last_stage;
     struct cuda_room room;
     /* Which instances this device runs, by cache kind and width. */
     bool split[CACHE_KINDS][WIDTHS], prefill[CACHE_KINDS][WIDTHS], hopper[CACHE_KINDS][WIDTHS];
@@ -119,6 +119,7 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
     if (a == NULL)
         return err_nomem(e, "attention backend", sizeof *a);
     a->device = opt->device_index;
+    a->last_stage = opt->last_stage;
     rc = read_room(a->device, &a->room, e);
     if (opt->shared_limit > 0 && (int32_t)opt->shared_limit < a->room.block_bytes)
         a->room.block_bytes = (int32_t)opt->shared_limit;
@@ -449,14 +450,14 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
         rc = cuda_result(launch_planner(&c, s), "launching the planner", e);
     if (rc == ERR_OK)
         rc = cuda_result(launch_prologue(&c, s), "launching the prologue", e);
-    if (rc != ERR_OK)
+    if (rc != ERR_OK || a->last_stage == ATTN_STAGE_PROLOGUE)
         return rc;
     if (p->kernel == CUDA_REFERENCE)
         return cuda_result(launch_generic(&c, s), "launching the generic kernel", e);
     if (p->kernel == CUDA_LATENT) {
         rc = cuda_result(latent_kernels[c.cache].launch(&c, &a->room, s),
                          "launching the latent kernel", e);
-        return rc != ERR_OK
+        return rc != ERR_OK || a->last_stage == ATTN_STAGE_ATTEND
                    ? rc
                    : cuda_result(launch_latent_merge(&c, s), "launching the latent merge", e);
     }

@@ -3,8 +3,8 @@
  *
  *   query, key, value  [tokens, heads, width], 16-bit     output  T
  * An item is (unit, head): 128 query rows of one head against the keys that they
- * see, 128 a tile.  As in hopper.cuh one warpgroup copies and two of 64 rows
- * compute, in turns.  Items of a head follow one another, so that its K and V stay
+ * see, 128 a tile.  One warpgroup copies and two of 64 rows compute
+ * (hopper_tiles.cuh).  Items of a head follow one another, so that its K and V stay
  * in L2; a counter hands them out, for causal work differs from unit to unit.
  * launch   persistent: one CTA of 384 threads a SM
  * smem     Q of 48 KiB, 2 stages of K (48 KiB) and V (32 KiB)
@@ -12,14 +12,20 @@
  *
  * Owns nothing.  Called by dense.cu, after its rows kernel, on its stream. */
 #include "attention/cuda/dense.h"
-#include "attention/cuda/hopper.cuh"
+#include "attention/cuda/call.h"
+#include "attention/cuda/hopper_tiles.cuh"
+#include "attention/cuda/launch.cuh"
 
 namespace
 {
 
 using hopper::bar;
+using hopper::BOX_BYTES;
 using hopper::GROUP;
 using hopper::KEYS;
+using hopper::meet;
+using hopper::PANEL_BYTES;
+using hopper::ring;
 using hopper::STAGES;
 using hopper::THREADS;
 using hopper::TILE;
@@ -29,18 +35,21 @@ using hopper::turn;
 static_assert((int)TILE == (int)DENSE_ROWS && (int)KEYS == (int)TILE, "Q lies like K");
 
 enum {
-    PANEL_BYTES = KEYS * 128,
     K_BYTES = DENSE_K / 64 * PANEL_BYTES, /* and Q's */
     V_BYTES = DENSE_V / 64 * PANEL_BYTES,
     STAGE_BYTES = K_BYTES + V_BYTES,
     DATA_BYTES = K_BYTES + STAGES * STAGE_BYTES,
-    SMEM_BYTES = 1024 + DATA_BYTES + 128
+    SMEM_BYTES = 1024 + DATA_BYTES + BOX_BYTES
 };
 
+/* The n-th item of a CTA is named in id[n % 2]: it may be written while the copying
+ * threads still read the one before. */
 struct mailbox {
-    uint64_t full[STAGES], empty[STAGES], q_full, q_empty;
-    int id; /* of the item whose Q is there */
+    struct ring ring;
+    uint64_t q_full, q_empty;
+    int id[2];
 };
+static_assert(sizeof(struct mailbox) <= BOX_BYTES, "the barriers' room");
 
 struct item {
     int first, head, kv_head, row0, n_rows;
@@ -93,36 +102,59 @@ __device__ __forceinline__ void copy_query(const struct dense_call &c, const str
     copy_tile<DENSE_K / 64>(to, from, stride, c.k_width, w.n_rows);
 }
 
-__device__ __forceinline__ void copy_stage(const struct dense_call &c, const struct item &w,
-                                           uint32_t to, int pos)
+__device__ __forceinline__ void copy_k(const struct dense_call &c, const struct item &w,
+                                       uint32_t to, int pos)
 {
-    int64_t k_stride = (int64_t)c.kv_heads * c.k_width * 2;
-    int64_t v_stride = (int64_t)c.kv_heads * c.v_width * 2;
-    const char *k = (const char *)c.key + (w.first + pos) * k_stride + w.kv_head * c.k_width * 2;
-    const char *v = (const char *)c.value + (w.first + pos) * v_stride + w.kv_head * c.v_width * 2;
-    copy_tile<DENSE_K / 64>(to, k, k_stride, c.k_width, w.end - pos);
-    copy_tile<DENSE_V / 64>(to + K_BYTES, v, v_stride, c.v_width, w.end - pos);
+    int64_t stride = (int64_t)c.kv_heads * c.k_width * 2;
+    const char *k = (const char *)c.key + (w.first + pos) * stride + w.kv_head * c.k_width * 2;
+    copy_tile<DENSE_K / 64>(to, k, stride, c.k_width, w.end - pos);
 }
 
-/* The producers agree on what thread 0 wrote. */
-__device__ __forceinline__ void meet(void)
+__device__ __forceinline__ void copy_v(const struct dense_call &c, const struct item &w,
+                                       uint32_t to, int pos)
 {
-    asm volatile("bar.sync 3, 128;" ::: "memory");
+    int64_t stride = (int64_t)c.kv_heads * c.v_width * 2;
+    const char *v = (const char *)c.value + (w.first + pos) * stride + w.kv_head * c.v_width * 2;
+    copy_tile<DENSE_V / 64>(to, v, stride, c.v_width, w.end - pos);
+}
+
+/* K and V of an item, in the order in which they are used: V of a tile after K of the
+ * next. */
+__device__ __forceinline__ void feed_tiles(const struct dense_call &c, const struct item &w,
+                                           uint32_t data, struct ring *ring, struct turn *k,
+                                           struct turn *v)
+{
+    uint32_t k_data = data + K_BYTES, v_data = k_data + STAGES * K_BYTES;
+    for (int i = 0; i <= w.n; i++) {
+        int pos = w.pos0 + i * KEYS;
+        if (i < w.n) {
+            barrier_wait(bar(&ring->k_empty[k->stage]), k->phase ^ 1);
+            copy_k(c, w, k_data + k->stage * K_BYTES, pos);
+            barrier_arrive_copied(bar(&ring->k_full[k->stage]));
+            k->next();
+        }
+        if (i > 0) {
+            barrier_wait(bar(&ring->v_empty[v->stage]), v->phase ^ 1);
+            copy_v(c, w, v_data + v->stage * V_BYTES, pos - KEYS);
+            barrier_arrive_copied(bar(&ring->v_full[v->stage]));
+            v->next();
+        }
+    }
 }
 
 __device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data, struct mailbox *box,
                                      int n_units)
 {
     int items = n_units * c.heads, next = blockIdx.x;
-    struct turn t = { 0, 0 };
+    struct turn k = { 0, 0 }, v = { 0, 0 };
     for (int nth = 0;; nth++) {
         barrier_wait(bar(&box->q_empty), (nth & 1) ^ 1);
         if (threadIdx.x == 0) {
-            box->id = next;
+            box->id[nth & 1] = next;
             barrier_arrive(bar(&box->q_full));
         }
         meet();
-        int id = box->id;
+        int id = box->id[nth & 1];
         if (id >= items) {
             barrier_arrive_copied(bar(&box->q_full));
             return;
@@ -132,29 +164,18 @@ __device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data, 
         barrier_arrive_copied(bar(&box->q_full));
         if (threadIdx.x == 0)
             next = (int)(gridDim.x + atomicAdd(&c.list->taken, 1u));
-        for (int i = 0; i < w.n; i++) {
-            barrier_wait(bar(&box->empty[t.stage]), t.phase ^ 1);
-            copy_stage(c, w, data + K_BYTES + t.stage * STAGE_BYTES, w.pos0 + i * KEYS);
-            barrier_arrive_copied(bar(&box->full[t.stage]));
-            t.next();
-        }
+        feed_tiles(c, w, data, &box->ring, &k, &v);
     }
 }
 
 /* ---- a computing warpgroup ------------------------------------------------------- */
-
-/* The first row of this warp's 16 in the item's tile. */
-__device__ __forceinline__ int warp_row(void)
-{
-    return ((threadIdx.x - GROUP) >> 5) * 16;
-}
 
 /* Scores of the tile at pos that a row does not see; rows beyond the item's see
  * what they like. */
 __device__ __forceinline__ void mask(const struct dense_call &c, const struct item &w, int pos,
                                      float (&x)[64])
 {
-    int low = w.row0 + warp_row();
+    int low = w.row0 + hopper::warp_row();
     if (pos + KEYS - 1 <= low && (c.window <= 0 || low + 15 - pos < c.window))
         return;
     int quad = threadIdx.x & 3, row = low + ((threadIdx.x & 31) >> 2);
@@ -166,109 +187,59 @@ __device__ __forceinline__ void mask(const struct dense_call &c, const struct it
     }
 }
 
-/* Four channels a lane, like hopper.cuh's store. */
-template <typename M>
-__device__ __forceinline__ void store(const struct dense_call &c, const struct item &w,
-                                      const float (&o)[64], const float sum[2])
-{
-    int lane = threadIdx.x & 31, quad = lane & 3;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int row = warp_row() + (lane >> 2) + r * 8;
-        float total = quad_sum(sum[r]), factor = total > 0.0f ? 1.0f / total : 0.0f;
-        M *to = (M *)c.output + ((int64_t)(w.first + w.row0 + row) * c.heads + w.head) * c.v_width;
-#pragma unroll
-        for (int n = 0; n < DENSE_V / 8; n += 2) {
-            /* Even quads take tile n, odd ones tile n + 1. */
-            bool odd = quad & 1;
-            float a0 = o[n * 4 + r * 2], a1 = o[n * 4 + r * 2 + 1];
-            float b0 = o[n * 4 + 4 + r * 2], b1 = o[n * 4 + 4 + r * 2 + 1];
-            float s0 = __shfl_xor_sync(0xffffffffu, odd ? a0 : b0, 1);
-            float s1 = __shfl_xor_sync(0xffffffffu, odd ? a1 : b1, 1);
-            float v[4] = { odd ? s0 : a0, odd ? s1 : a1, odd ? b0 : s0, odd ? b1 : s1 };
-            int channel = (n + odd) * 8 + (quad & 2) * 2;
-            if (row >= w.n_rows || channel >= c.v_width)
-                continue;
-            uint2 raw = { pack2<M>(v[0] * factor, v[1] * factor),
-                          pack2<M>(v[2] * factor, v[3] * factor) };
-            *(uint2 *)(to + channel) = raw;
-        }
-    }
-}
+/* What a tile's scores go through. */
+struct dense_scores {
+    enum { HOLES = false };
+    const struct dense_call &c;
+    const struct item &w;
 
-template <typename M>
-__device__ __forceinline__ void compute(const struct dense_call &c, const struct item &w,
-                                        uint32_t data, struct mailbox *box, struct turn *t)
-{
-    float o[64], x[64], max[2] = { ATTN_NO_MAX, ATTN_NO_MAX }, sum[2] = { 0.0f, 0.0f }, shrink[2];
-    int group = (threadIdx.x >> 7) - 1, before = 0; /* stage whose V is still being read */
-    uint32_t q_tile = data + group * 64 * 128;
-    float factor = c.scale * 1.4426950408889634f;
-#pragma unroll
-    for (int i = 0; i < 64; i++)
-        o[i] = 0.0f;
-    for (int i = 0; i < w.n; i++) {
-        uint32_t k_tile = data + K_BYTES + t->stage * STAGE_BYTES;
-        int pos = w.pos0 + i * KEYS;
-        barrier_wait(bar(&box->full[t->stage]), t->phase);
-        publish_to_matrix_units();
-        hopper::take_turn(group);
-        products_begin();
-        hopper::start_scores<M, DENSE_K>(x, q_tile, k_tile);
-        products_commit();
-        hopper::give_turn(group);
-        if (i > 0) {
-            products_wait<1>();
-            if ((threadIdx.x & 31) == 0)
-                barrier_arrive(bar(&box->empty[before]));
-        }
-        products_wait<0>();
-        pin(x);
-        pin(o);
-        if (i + 1 == w.n && (threadIdx.x & 31) == 0)
-            barrier_arrive(bar(&box->q_empty)); /* the next item's Q may come */
+    __device__ __forceinline__ float operator()(int i, uint32_t, float (&x)[64]) const
+    {
         if (c.softcap > 0.0f) {
 #pragma unroll
             for (int k = 0; k < 64; k++)
                 x[k] = attn_softcap(x[k] * c.scale, c.softcap) * 1.4426950408889634f;
         }
-        mask(c, w, pos, x);
-        hopper::weigh(x, c.softcap > 0.0f ? 1.0f : factor, max, sum, shrink);
-        uint32_t p[KEYS / 16][4];
-#pragma unroll
-        for (int k = 0; k < KEYS / 4; k++)
-            p[k >> 2][k & 3] = pack2<M>(x[k * 2], x[k * 2 + 1]);
-        if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-            for (int k = 0; k < 64; k++)
-                o[k] *= shrink[(k >> 1) & 1];
-        }
-        pin(o);
-        products_begin();
-        hopper::start_output<M, DENSE_V>(o, p, k_tile + K_BYTES);
-        products_commit();
-        before = t->stage;
-        t->next();
+        mask(c, w, w.pos0 + i * KEYS, x);
+        return c.softcap > 0.0f ? 1.0f : c.scale * 1.4426950408889634f;
     }
-    products_wait<0>();
-    pin(o);
-    if ((threadIdx.x & 31) == 0)
-        barrier_arrive(bar(&box->empty[before]));
-    store<M>(c, w, o, sum);
+};
+
+template <typename M>
+__device__ __forceinline__ void store(const struct dense_call &c, const struct item &w,
+                                      const struct hopper::rows_state<DENSE_V> &s)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = hopper::warp_row() + ((threadIdx.x & 31) >> 2) + h * 8;
+        float total = quad_sum(s.sum[h]), factor = total > 0.0f ? 1.0f / total : 0.0f;
+        M *to = (M *)c.output + ((int64_t)(w.first + w.row0 + row) * c.heads + w.head) * c.v_width;
+        hopper::store_row<M, DENSE_V>(s.o, h, factor, to, c.v_width, row < w.n_rows);
+    }
 }
 
 template <typename M>
 __device__ __forceinline__ void work(const struct dense_call &c, uint32_t data, struct mailbox *box,
                                      int n_units)
 {
-    struct turn t = { 0, 0 };
+    struct turn k = { 0, 0 }, v = { 0, 0 };
+    struct hopper::tiles at;
+    at.q = data + ((threadIdx.x >> 7) - 1) * 64 * 128;
+    at.k = data + K_BYTES;
+    at.v = at.k + STAGES * K_BYTES;
+    at.q_empty = &box->q_empty;
     for (int nth = 0;; nth++) {
         barrier_wait(bar(&box->q_full), nth & 1);
-        int id = box->id;
-        __syncwarp();
+        /* Read by the lane that frees it later. */
+        int id = (threadIdx.x & 31) == 0 ? box->id[nth & 1] : 0;
+        id = __shfl_sync(0xffffffffu, id, 0);
         if (id >= n_units * c.heads)
             return;
-        compute<M>(c, find_item(c, id, n_units), data, box, &t);
+        struct item w = find_item(c, id, n_units);
+        struct hopper::rows_state<DENSE_V> s;
+        at.n = w.n;
+        hopper::attend<M, DENSE_K, DENSE_V>(at, &box->ring, &k, &v, dense_scores{ c, w }, &s);
+        store<M>(c, w, s);
     }
 }
 
@@ -283,10 +254,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *data = raw + (-smem_address(raw) & 1023);
     struct mailbox *box = (struct mailbox *)(data + DATA_BYTES);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(bar(&box->full[i]), GROUP);
-            barrier_init(bar(&box->empty[i]), 8);
-        }
+        hopper::init_ring(&box->ring, 0);
         barrier_init(bar(&box->q_full), GROUP + 1);
         barrier_init(bar(&box->q_empty), 8);
         publish_to_matrix_units();

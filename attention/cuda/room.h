@@ -115,7 +115,7 @@ ROOM int32_t prefill_bytes(int element, int d)
 
 ROOM int32_t hopper_bytes(int d)
 {
-    return 1024 + 6 * 128 * d * 2 + 128;
+    return 1024 + 6 * 128 * d * 2 + 256;
 }
 
 /* built: whether the plugin has code for sm_90a, which no other device runs. */

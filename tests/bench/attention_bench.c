@@ -1,18 +1,24 @@
 /* attention_bench.c: how fast the CUDA operator is, against what memory and
  * matrix units allow.
  *
- *   attention_bench [--plugin FILE] [--table decode|prefill|latent]
+ *   attention_bench [--plugin FILE] [--table decode|prefill|latent|goals]
  *                   [--cache bf16|e4m3|int8] [--batch N] [--context N]
  *                   [--random] [--samples N] [--check 0|1] [--begin 0|1]
  *
  * One row a shape: median and spread in microseconds of a CUDA-graph replay of the
- * operator (prologue, attention, merge) after a 256 MB flush of the L2 cache, with
- * the lists that attn_begin made for the step (--begin 0: each call makes its own),
- * and the median of attn_begin alone; bytes that must move and their rate; the
- * share of the read floor (bytes at READ_TBPS) or of the matrix rate.  Data is random, blocks lie
- * in shuffled order, outputs are poisoned before and held against the reference kernel after
- * (--check 0 leaves that out).  --random draws lengths from [context / 16, context].  Exit code 77
- * where there is no plugin or no GPU. */
+ * operator (prologue, attention, merge) with the lists that attn_begin made for the
+ * step (--begin 0: each call makes its own); the prologue alone, and the call without
+ * the merge where a kernel of its own merges, each a graph; attn_begin alone; bytes
+ * that must move and their rate; the share of the read floor (bytes at READ_TBPS) or of
+ * the matrix rate.  --table goals prints the shapes that the project's goals name, a
+ * short row each, with the best peer's time beside (measured on an H200 before) as a
+ * ratio.
+ *
+ * Before each replay a decode call reads 256 MB of other keys, so that L2 holds no data
+ * of the call and next to nothing that has to be written back.  Data is random, blocks
+ * lie in shuffled order, outputs are poisoned before and held against the reference
+ * kernel after (--check 0 leaves that out).  --random draws lengths from
+ * [context / 16, context].  Exit code 77 where there is no plugin or no GPU. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +32,7 @@
 #include "support/plugin_path.h"
 #include "support/rng.h"
 
-enum { FLUSH_BYTES = 256 << 20, PATTERN_BYTES = 64 << 20, MAX_SAMPLES = 200 };
+enum { PATTERN_BYTES = 64 << 20, MAX_SAMPLES = 200 };
 
 /* Ceilings measured on an H200: a read-only stream, and a bf16 product. */
 #define READ_TBPS     4.4
@@ -39,14 +45,30 @@ struct shape {
     bool random;
 };
 
+/* A call that is ready to run. */
+struct call {
+    struct attn_args args;
+    struct attn_attrs attrs;
+    struct attn_plan plan;
+    void *workspace;
+    double visible, pairs; /* keys over the sequences; (query, key) over them */
+};
+
 struct bench {
     const struct device_ops *dev;
     const struct attn_backend *backend;
-    struct attn *attn, *oracle;
-    void *stream, *flush, *begin_event, *end_event;
-    uint8_t *pattern; /* PATTERN_BYTES of random bits, host */
+    struct attn *attn, *oracle, *until[ATTN_STAGE_ATTEND + 1]; /* until: by last stage */
+    void *stream, *begin_event, *end_event;
+    struct call flush; /* reads 256 MB */
+    uint8_t *pattern;  /* PATTERN_BYTES of random bits, host */
     int samples;
     bool check, begin;
+};
+
+/* Medians in microseconds; begin 0: left out; error below 0: not checked. */
+struct timing {
+    char kernel[64];
+    double all, low, high, begin, prologue, merge, error, bytes, flops, floor;
 };
 
 static void must(enum err_code rc, const struct err *e, const char *what)
@@ -151,7 +173,7 @@ static void make_tables(struct bench *b, const struct shape *s, struct attn_args
     free(table);
 }
 
-static struct attn_attrs make_call(struct bench *b, const struct shape *s, struct attn_args *a,
+static struct attn_attrs make_args(struct bench *b, const struct shape *s, struct attn_args *a,
                                    double *visible, double *pairs)
 {
     struct attn_attrs attrs = attn_attrs_default(s->heads, s->kv_heads);
@@ -194,12 +216,19 @@ static struct attn_attrs make_call(struct bench *b, const struct shape *s, struc
     return attrs;
 }
 
-static void free_call(struct bench *b, struct attn_args *a)
+static void make_call(struct bench *b, const struct shape *s, struct call *c)
+{
+    memset(c, 0, sizeof *c);
+    c->attrs = make_args(b, s, &c->args, &c->visible, &c->pairs);
+}
+
+static void free_call(struct bench *b, struct call *c)
 {
     for (int i = 0; i < ATTN_INPUTS; i++)
-        if (attn_present(&a->in[i]))
-            b->dev->free(a->in[i].data);
-    b->dev->free(a->out[ATTN_OUT].data);
+        if (attn_present(&c->args.in[i]))
+            b->dev->free(c->args.in[i].data);
+    b->dev->free(c->args.out[ATTN_OUT].data);
+    b->dev->free(c->workspace);
 }
 
 /* ---- one shape -------------------------------------------------------------- */
@@ -244,6 +273,12 @@ static int by_value(const void *x, const void *y)
     return d < 0 ? -1 : d > 0;
 }
 
+static void run_call(struct bench *b, struct attn *attn, struct call *c)
+{
+    struct err e;
+    must(attn_run(attn, &c->plan, &c->args, c->workspace, b->stream, &e), &e, "attn_run");
+}
+
 /* Replay the graph that has been captured on b->stream: microseconds, sorted. */
 static void time_graph(struct bench *b, double *us)
 {
@@ -252,7 +287,7 @@ static void time_graph(struct bench *b, double *us)
     must(b->dev->capture_end(b->stream, &graph, &e), &e, "capture");
     for (int i = -3; i < b->samples; i++) {
         double t;
-        must(b->dev->fill(b->flush, i & 0xFF, FLUSH_BYTES, b->stream, &e), &e, "flush");
+        run_call(b, b->attn, &b->flush);
         must(b->dev->event_record(b->begin_event, b->stream, &e), &e, "event");
         must(b->dev->graph_launch(graph, b->stream, &e), &e, "replay");
         must(b->dev->event_record(b->end_event, b->stream, &e), &e, "event");
@@ -265,59 +300,77 @@ static void time_graph(struct bench *b, double *us)
     b->dev->graph_destroy(graph);
 }
 
-/* Microseconds of each replay of the call, and of attn_begin before it (0: left
- * out), both sorted. */
-static void measure(struct bench *b, const struct attn_attrs *attrs, struct attn_args *a,
-                    double *us, double *begin_us, char *name)
+static void plan_call(struct bench *b, struct call *c)
 {
-    struct attn_plan plan;
     struct err e;
-    void *workspace, *schedule = NULL;
-    must(attn_plan(b->attn, attrs, a, &plan, &e), &e, "attn_plan");
-    attn_plan_name(&plan, name, 64);
-    must(b->dev->alloc(&workspace, plan.workspace_bytes, &e), &e, "workspace");
-    memset(begin_us, 0, (size_t)b->samples * sizeof *begin_us);
-    if (b->begin && plan.schedule_bytes > 0) {
-        must(b->dev->alloc(&schedule, plan.schedule_bytes, &e), &e, "schedule");
-        a->schedule = schedule;
-        must(b->dev->capture_begin(b->stream, &e), &e, "capture");
-        must(attn_begin(b->attn, &plan, a, b->stream, &e), &e, "attn_begin");
-        time_graph(b, begin_us);
-    }
+    must(attn_plan(b->attn, &c->attrs, &c->args, &c->plan, &e), &e, "attn_plan");
+    must(b->dev->alloc(&c->workspace, c->plan.workspace_bytes, &e), &e, "workspace");
+}
+
+/* Median of a call's replays on a backend, all of them in us. */
+static double time_call(struct bench *b, struct attn *attn, struct call *c, double *us)
+{
+    struct err e;
     must(b->dev->capture_begin(b->stream, &e), &e, "capture");
-    must(attn_run(b->attn, &plan, a, workspace, b->stream, &e), &e, "attn_run");
+    run_call(b, attn, c);
     time_graph(b, us);
-    a->schedule = NULL;
+    return us[b->samples / 2];
+}
+
+static struct timing measure(struct bench *b, struct call *c)
+{
+    struct timing t = { .error = -1 };
+    double us[MAX_SAMPLES];
+    struct err e;
+    void *schedule = NULL;
+    plan_call(b, c);
+    attn_plan_name(&c->plan, t.kernel, sizeof t.kernel);
+    if (b->begin && c->plan.schedule_bytes > 0) {
+        must(b->dev->alloc(&schedule, c->plan.schedule_bytes, &e), &e, "schedule");
+        c->args.schedule = schedule;
+        must(b->dev->capture_begin(b->stream, &e), &e, "capture");
+        must(attn_begin(b->attn, &c->plan, &c->args, b->stream, &e), &e, "attn_begin");
+        time_graph(b, us);
+        t.begin = us[b->samples / 2];
+    }
+    t.prologue = time_call(b, b->until[ATTN_STAGE_PROLOGUE], c, us);
+    t.merge = -time_call(b, b->until[ATTN_STAGE_ATTEND], c, us);
+    t.all = time_call(b, b->attn, c, us);
+    t.merge += t.all;
+    t.low = us[b->samples / 10];
+    t.high = us[b->samples * 9 / 10];
+    c->args.schedule = NULL;
     b->dev->free(schedule);
-    b->dev->free(workspace);
+    return t;
+}
+
+static struct timing time_shape(struct bench *b, const struct shape *s)
+{
+    struct call c;
+    make_call(b, s, &c);
+    bool latent = s->v_head_size != s->head_size;
+    double width = (double)attn_dtype_bytes(s->cache) * (latent ? s->head_size : 2 * s->head_size);
+    double tokens = (double)s->batch * s->query;
+    struct timing t = measure(b, &c);
+    t.bytes =
+        c.visible * s->kv_heads * width + tokens * 2 * s->heads * (s->head_size + s->v_head_size);
+    t.flops = 2.0 * s->heads * (s->head_size + s->v_head_size) * c.pairs;
+    t.floor = fmax(t.bytes / (READ_TBPS * 1e6), t.flops / (MATRIX_TFLOPS * 1e6));
+    if (b->check)
+        t.error = relative_error(b, &c.attrs, &c.args);
+    free_call(b, &c);
+    return t;
 }
 
 static void one_shape(struct bench *b, const struct shape *s)
 {
-    struct attn_args a;
-    double us[MAX_SAMPLES], begin_us[MAX_SAMPLES], visible, pairs, error = -1;
-    char name[64];
-    struct attn_attrs attrs = make_call(b, s, &a, &visible, &pairs);
-    bool latent = s->v_head_size != s->head_size;
-    double width = (double)attn_dtype_bytes(s->cache) * (latent ? s->head_size : 2 * s->head_size);
-    double tokens = (double)s->batch * s->query;
-    double bytes =
-        visible * s->kv_heads * width + tokens * 2 * s->heads * (s->head_size + s->v_head_size);
-    double flops = 2.0 * s->heads * (s->head_size + s->v_head_size) * pairs;
-    measure(b, &attrs, &a, us, begin_us, name);
-    if (b->check)
-        error = relative_error(b, &attrs, &a);
-    double mid = us[b->samples / 2];
-    double floor_us = fmax(bytes / (READ_TBPS * 1e6), flops / (MATRIX_TFLOPS * 1e6));
-    printf(
-        "%-14s %4d x %-6d q %-5d %d/%d x %d %-13s %9.1f us  [%.1f %.1f]  %6.2f TB/s %6.0f TFLOP/s"
-        "  floor %8.1f us = %3.0f %%  begin %4.1f us  error %.1e\n",
-        name, s->batch, s->context, s->query, s->heads, s->kv_heads, s->head_size,
-        attn_dtype_name(s->cache), mid, us[b->samples / 10], us[b->samples * 9 / 10],
-        bytes / mid / 1e6, flops / mid / 1e6, floor_us, 100 * floor_us / mid,
-        begin_us[b->samples / 2], error);
+    struct timing t = time_shape(b, s);
+    printf("%-14s %4d x %-6d q %-5d %d/%d x %d %-13s %9.1f us  [%.1f %.1f]  prologue %.1f  merge "
+           "%.1f  begin %.1f  %6.2f TB/s %6.0f TFLOP/s  floor %8.1f us = %3.0f %%  error %.1e\n",
+           t.kernel, s->batch, s->context, s->query, s->heads, s->kv_heads, s->head_size,
+           attn_dtype_name(s->cache), t.all, t.low, t.high, t.prologue, t.merge, t.begin,
+           t.bytes / t.all / 1e6, t.flops / t.all / 1e6, t.floor, 100 * t.floor / t.all, t.error);
     fflush(stdout);
-    free_call(b, &a);
 }
 
 /* ---- tables ------------------------------------------------------------------- */
@@ -352,19 +405,65 @@ static void prefill_table(struct bench *b, struct shape s)
     }
 }
 
-static void latent_table(struct bench *b, struct shape s)
+static struct shape latent_shape(struct shape s)
 {
-    static const int32_t shapes[][2] = { { 16, 4096 }, { 64, 4096 }, { 128, 4096 }, { 4, 65536 } };
     s.query = 1;
     s.heads = 128;
     s.kv_heads = 1;
     s.head_size = 576;
     s.v_head_size = 512;
     s.block = 64;
+    return s;
+}
+
+static void latent_table(struct bench *b, struct shape s)
+{
+    static const int32_t shapes[][2] = { { 16, 4096 }, { 64, 4096 }, { 128, 4096 }, { 4, 65536 } };
+    s = latent_shape(s);
     for (int i = 0; i < 4; i++) {
         s.batch = shapes[i][0];
         s.context = shapes[i][1];
         one_shape(b, &s);
+    }
+}
+
+/* The shapes of the project's goals.  Peers' medians, each measured on an H200 from its
+ * own sources, attention alone: FlashAttention-3, FlashMLA, FlashInfer, XQA. */
+static void goals_table(struct bench *b, struct shape s)
+{
+    enum work { PREFILL, LATENT, DECODE, DECODE_8BIT };
+    static const char *const names[] = { "prefill", "latent", "decode", "decode 8-bit" };
+    static const struct {
+        enum work work;
+        int32_t batch, context;
+        const char *peer;
+        double peer_us;
+    } rows[] = {
+        { PREFILL, 16, 1024, "FA3", 340 },        { PREFILL, 4, 4096, "FA3", 921 },
+        { PREFILL, 1, 16384, "FA3", 3368 },       { LATENT, 16, 4096, "FlashMLA", 57.4 },
+        { LATENT, 64, 4096, "FlashMLA", 139 },    { LATENT, 128, 4096, "FlashMLA", 264 },
+        { LATENT, 4, 65536, "FlashMLA", 154 },    { DECODE, 1, 1024, "XQA", 12.8 },
+        { DECODE, 4, 4096, "XQA", 31.9 },         { DECODE, 16, 1024, "XQA", 30.9 },
+        { DECODE, 16, 4096, "FlashInfer", 84.1 }, { DECODE, 64, 4096, "FlashInfer", 267 },
+        { DECODE, 128, 4096, "FlashInfer", 513 }, { DECODE_8BIT, 1, 1024, "XQA", 11.0 },
+        { DECODE_8BIT, 16, 4096, "XQA", 59.3 },   { DECODE_8BIT, 64, 4096, "XQA", 173 },
+        { DECODE_8BIT, 128, 4096, "XQA", 271 },
+    };
+    printf("%-13s %11s %9s %17s %9s %7s %7s %7s %18s %6s %9s\n", "work", "shape", "us", "10 % 90 %",
+           "prologue", "merge", "begin", "floor", "peer", "ratio", "error");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct shape one = rows[i].work == LATENT ? latent_shape(s) : s;
+        one.batch = rows[i].batch;
+        one.context = rows[i].context;
+        one.query = rows[i].work == PREFILL ? rows[i].context : 1;
+        one.cache = rows[i].work == DECODE_8BIT ? ATTN_E4M3 : ATTN_BF16;
+        struct timing t = time_shape(b, &one);
+        printf("%-13s %4d x %-5d %8.1f [%7.1f %7.1f] %9.1f %7.1f %7.1f %6.0f%% %11s %6.1f %6.2f "
+               "%9.1e\n",
+               names[rows[i].work], one.batch, one.context, t.all, t.low, t.high, t.prologue,
+               t.merge, t.begin, 100 * t.floor / t.all, rows[i].peer, rows[i].peer_us,
+               t.all / rows[i].peer_us, t.error);
+        fflush(stdout);
     }
 }
 
@@ -375,23 +474,33 @@ static void open_bench(struct bench *b)
     struct attn_options opt = { .backend = b->backend };
     struct err e;
     must(attn_open(&b->attn, &opt, &e), &e, "CUDA backend");
+    for (int i = ATTN_STAGE_PROLOGUE; i <= ATTN_STAGE_ATTEND; i++) {
+        opt.last_stage = i;
+        must(attn_open(&b->until[i], &opt, &e), &e, "CUDA backend");
+    }
+    opt.last_stage = ATTN_STAGE_ALL;
     opt.only_kernel = "reference";
     must(attn_open(&b->oracle, &opt, &e), &e, "CUDA backend");
     must(b->dev->stream_create(&b->stream, &e), &e, "stream");
-    must(b->dev->alloc(&b->flush, FLUSH_BYTES, &e), &e, "flush buffer");
     must(b->dev->event_create(&b->begin_event, &e), &e, "event");
     must(b->dev->event_create(&b->end_event, &e), &e, "event");
     must(b->dev->alloc_pinned((void **)&b->pattern, PATTERN_BYTES, &e), &e, "pattern");
+    /* One chunk a sequence and few heads: next to nothing is written. */
+    struct shape reader = { 256, 256, 1, 8, 8, 128, 128, 16, ATTN_BF16, false };
+    make_call(b, &reader, &b->flush);
+    plan_call(b, &b->flush);
 }
 
 static void close_bench(struct bench *b)
 {
+    free_call(b, &b->flush);
     b->dev->free_pinned(b->pattern);
     b->dev->event_destroy(b->begin_event);
     b->dev->event_destroy(b->end_event);
-    b->dev->free(b->flush);
     b->dev->stream_destroy(b->stream);
     attn_close(b->oracle);
+    for (int i = ATTN_STAGE_PROLOGUE; i <= ATTN_STAGE_ATTEND; i++)
+        attn_close(b->until[i]);
     attn_close(b->attn);
 }
 
@@ -445,6 +554,8 @@ int main(int argc, char **argv)
         prefill_table(&b, s);
     else if (strcmp(table, "latent") == 0)
         latent_table(&b, s);
+    else if (strcmp(table, "goals") == 0)
+        goals_table(&b, s);
     else
         decode_table(&b, s, batch, context);
     close_bench(&b);
