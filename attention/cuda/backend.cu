@@ -27,10 +27,10 @@ const int widths[WIDTHS] = { 64, 128, 256 };
 
 struct cuda_attn {
     int device, last_stage;
-    struct cuda_room room;
+    struct device_limits limits;
     /* Which instances this device runs, by cache kind and width. */
     bool split[CACHE_KINDS][WIDTHS], prefill[CACHE_KINDS][WIDTHS], hopper[CACHE_KINDS][WIDTHS];
-    bool latent[CACHE_KINDS], dense;
+    bool latent[CACHE_KINDS], latent_hopper[CACHE_KINDS], dense;
 };
 
 const struct kernel_family *const split_kernels[CACHE_KINDS] = { &split_bf16, &split_f16,
@@ -41,6 +41,10 @@ const struct kernel_family *const prefill_kernels[CACHE_KINDS] = { &prefill_bf16
 const struct kernel_family *const hopper_kernels[CACHE_KINDS] = { &hopper_bf16, &hopper_f16, NULL,
                                                                   NULL };
 
+const struct kernel_family *const latent_hopper_kernels[CACHE_KINDS] = { &latent_hopper_bf16,
+                                                                         &latent_hopper_f16, NULL,
+                                                                         NULL };
+
 /* Index of a head's padded width in widths[]; WIDTHS beyond the last. */
 int width_index(int head_size)
 {
@@ -50,10 +54,10 @@ int width_index(int head_size)
     return i;
 }
 
-enum err_code prepare(const struct kernel_family *f, int width, const struct cuda_room *room,
+enum err_code prepare(const struct kernel_family *f, int width, const struct device_limits *limits,
                       bool runs, struct err *e)
 {
-    return runs ? cuda_result(f->prepare(width, room),
+    return runs ? cuda_result(f->prepare(width, limits),
                               "preparing kernels (was the plugin built for this GPU?)", e)
                 : ERR_OK;
 }
@@ -61,42 +65,46 @@ enum err_code prepare(const struct kernel_family *f, int width, const struct cud
 /* Ready every instance that the device has room for. */
 enum err_code prepare_all(struct cuda_attn *a, struct err *e)
 {
-    const struct cuda_room *room = &a->room;
+    const struct device_limits *limits = &a->limits;
     enum err_code rc = cuda_result(prepare_planner(), "preparing kernels", e);
     if (rc == ERR_OK)
         rc = cuda_result(prepare_prologue(), "preparing kernels", e);
     for (int k = 0; rc == ERR_OK && k < CACHE_KINDS; k++) {
         int element = k < CACHE_E4M3 ? 2 : 1;
-        a->latent[k] = latent_stages(room, element) > 0;
-        rc = prepare(&latent_kernels[k], CUDA_LATENT_K, room, a->latent[k], e);
+        a->latent[k] = latent_stages(limits, element) > 0;
+        rc = prepare(&latent_kernels[k], CUDA_LATENT_K, limits, a->latent[k], e);
+        a->latent_hopper[k] = latent_hopper_kernels[k] != NULL &&
+                              latent_hopper_runs(limits, QUIRE_CUDA_HOPPER, element);
+        if (rc == ERR_OK)
+            rc = prepare(latent_hopper_kernels[k], CUDA_LATENT_K, limits, a->latent_hopper[k], e);
         for (int i = 0; rc == ERR_OK && i < WIDTHS; i++) {
             int d = widths[i];
             a->split[k][i] =
-                split_stages(room, element, d, 8) > 0 && split_stages(room, element, d, 16) > 0;
-            a->prefill[k][i] = prefill_bytes(element, d) <= room->block_bytes;
+                split_stages(limits, element, d, 8) > 0 && split_stages(limits, element, d, 16) > 0;
+            a->prefill[k][i] = prefill_bytes(element, d) <= limits->block_bytes;
             a->hopper[k][i] =
-                hopper_kernels[k] != NULL && hopper_runs(room, QUIRE_CUDA_HOPPER, element, d);
-            rc = prepare(split_kernels[k], d, room, a->split[k][i], e);
+                hopper_kernels[k] != NULL && hopper_runs(limits, QUIRE_CUDA_HOPPER, element, d);
+            rc = prepare(split_kernels[k], d, limits, a->split[k][i], e);
             if (rc == ERR_OK)
-                rc = prepare(prefill_kernels[k], d, room, a->prefill[k][i], e);
+                rc = prepare(prefill_kernels[k], d, limits, a->prefill[k][i], e);
             if (rc == ERR_OK)
-                rc = prepare(hopper_kernels[k], d, room, a->hopper[k][i], e);
+                rc = prepare(hopper_kernels[k], d, limits, a->hopper[k][i], e);
         }
     }
     return rc;
 }
 
-enum err_code read_room(int device, struct cuda_room *room, struct err *e)
+enum err_code read_limits(int device, struct device_limits *limits, struct err *e)
 {
     const struct {
         enum cudaDeviceAttr attribute;
         int32_t *to;
     } reads[] = {
-        { cudaDevAttrComputeCapabilityMajor, &room->major },
-        { cudaDevAttrComputeCapabilityMinor, &room->minor },
-        { cudaDevAttrMultiProcessorCount, &room->n_sm },
-        { cudaDevAttrMaxSharedMemoryPerBlockOptin, &room->block_bytes },
-        { cudaDevAttrMaxSharedMemoryPerMultiprocessor, &room->sm_bytes },
+        { cudaDevAttrComputeCapabilityMajor, &limits->major },
+        { cudaDevAttrComputeCapabilityMinor, &limits->minor },
+        { cudaDevAttrMultiProcessorCount, &limits->n_sm },
+        { cudaDevAttrMaxSharedMemoryPerBlockOptin, &limits->block_bytes },
+        { cudaDevAttrMaxSharedMemoryPerMultiprocessor, &limits->sm_bytes },
     };
     enum err_code rc = ERR_OK;
     for (const auto &r : reads)
@@ -120,15 +128,15 @@ enum err_code open_backend(void **self, const struct attn_options *opt, struct e
         return err_nomem(e, "attention backend", sizeof *a);
     a->device = opt->device_index;
     a->last_stage = opt->last_stage;
-    rc = read_room(a->device, &a->room, e);
-    if (opt->shared_limit > 0 && (int32_t)opt->shared_limit < a->room.block_bytes)
-        a->room.block_bytes = (int32_t)opt->shared_limit;
+    rc = read_limits(a->device, &a->limits, e);
+    if (opt->shared_limit > 0 && (int32_t)opt->shared_limit < a->limits.block_bytes)
+        a->limits.block_bytes = (int32_t)opt->shared_limit;
     if (rc == ERR_OK)
         rc = prepare_all(a, e);
     if (rc == ERR_OK)
-        rc =
-            cuda_result(dense_prepare(a->room.major, a->room.minor, a->room.block_bytes, &a->dense),
-                        "preparing dense attention", e);
+        rc = cuda_result(
+            dense_prepare(a->limits.major, a->limits.minor, a->limits.block_bytes, &a->dense),
+            "preparing dense attention", e);
     if (rc != ERR_OK) {
         free(a);
         return rc;
@@ -173,6 +181,7 @@ bool fits(const void *self, uint32_t k, const struct attn_plan *p)
 struct layout {
     uint64_t q, q_factor, arrived, part, part_state, total;
     int32_t q_width, max_chunks, part_rows, split_rows, q_form;
+    struct plan_rule rule;
 };
 
 /* The same of the planner's lists. */
@@ -188,6 +197,15 @@ uint64_t take(uint64_t *at, uint64_t bytes)
     uint64_t here = *at;
     *at = (here + bytes + 255) & ~(uint64_t)255;
     return here;
+}
+
+/* Partial results are of fp32 whatever the cache holds: beside 8-bit keys, and beside the
+ * wide rows of a latent cache, they weigh more. */
+struct plan_rule chunk_rule(bool latent, bool quantised)
+{
+    if (latent)
+        return { quantised ? LATENT_CHUNK / 2 : LATENT_CHUNK, PLAN_CHUNKS };
+    return { PLAN_CHUNK_MIN, quantised ? PLAN_CHUNKS / 2 : PLAN_CHUNKS };
 }
 
 struct layout lay_out(const struct attn_plan *p)
@@ -219,7 +237,8 @@ struct layout lay_out(const struct attn_plan *p)
         at_most = p->attrs.local_window_size + p->max_query_len;
         span = span < at_most ? span : at_most;
     }
-    l.max_chunks = plan_max_chunks(span);
+    l.rule = chunk_rule(latent, quantised);
+    l.max_chunks = plan_max_chunks(span, l.rule);
     l.part_rows = (int32_t)rows;
     uint64_t parts = (uint64_t)rows * (uint64_t)l.max_chunks * (uint64_t)p->num_heads;
     l.part = take(&l.total, parts * (uint64_t)(latent ? CUDA_LATENT_V : l.q_width) * 4);
@@ -382,6 +401,8 @@ void fill_workspace(struct attn_call *c, const struct layout *l, char *workspace
     c->q_width = l->q_width;
     c->q_form = l->q_form;
     c->max_chunks = l->max_chunks;
+    c->chunk_least = l->rule.least;
+    c->chunks = l->rule.chunks;
     c->part_rows = l->part_rows;
     c->split_rows = l->split_rows;
 }
@@ -455,16 +476,17 @@ enum err_code run(void *self, const struct attn_plan *p, const struct attn_args 
     if (p->kernel == CUDA_REFERENCE)
         return cuda_result(launch_generic(&c, s), "launching the generic kernel", e);
     if (p->kernel == CUDA_LATENT) {
-        rc = cuda_result(latent_kernels[c.cache].launch(&c, &a->room, s),
-                         "launching the latent kernel", e);
+        const struct kernel_family *f =
+            a->latent_hopper[c.cache] ? latent_hopper_kernels[c.cache] : &latent_kernels[c.cache];
+        rc = cuda_result(f->launch(&c, &a->limits, s), "launching the latent kernel", e);
         return rc != ERR_OK || a->last_stage == ATTN_STAGE_ATTEND
                    ? rc
                    : cuda_result(launch_latent_merge(&c, s), "launching the latent merge", e);
     }
-    rc = cuda_result(split_kernels[c.cache]->launch(&c, &a->room, s), "launching the split kernel",
-                     e);
+    rc = cuda_result(split_kernels[c.cache]->launch(&c, &a->limits, s),
+                     "launching the split kernel", e);
     if (rc == ERR_OK && p->kernel == CUDA_PREFILL)
-        rc = cuda_result(prefill_for(a, &c)->launch(&c, &a->room, s),
+        rc = cuda_result(prefill_for(a, &c)->launch(&c, &a->limits, s),
                          "launching the prefill kernel", e);
     return rc;
 }
@@ -486,7 +508,7 @@ enum err_code dense_run(void *self, const struct attn_dense *d, void *workspace,
     if (!a->dense)
         return err_set(e, ERR_INVALID, "dense attention: the cuda backend serves it on sm_90a");
     enum err_code rc = cuda_result(cudaSetDevice(a->device), "selecting the device", e);
-    return rc != ERR_OK ? rc : dense_attend(d, a->room.n_sm, workspace, (cudaStream_t)stream, e);
+    return rc != ERR_OK ? rc : dense_attend(d, a->limits.n_sm, workspace, (cudaStream_t)stream, e);
 }
 
 /* ---- cache memory --------------------------------------------------------- */

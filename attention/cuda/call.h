@@ -67,6 +67,7 @@ struct attn_call {
     int32_t rotary_dim, rotary_offset, rotary_interleaved, rotary_rows;
     int32_t window; /* 0: off */
     int32_t max_chunks, part_rows;
+    int32_t chunk_least, chunks;           /* struct plan_rule */
     int32_t dtype_bf16, qk_dtype, qk_mode; /* qk_dtype: enum attn_dtype         */
     int32_t cache, q_form, latent;
     int32_t k_channel, v_channel; /* scales per channel                        */

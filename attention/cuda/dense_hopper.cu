@@ -25,16 +25,14 @@ using hopper::GROUP;
 using hopper::KEYS;
 using hopper::meet;
 using hopper::PANEL_BYTES;
-using hopper::ring;
-using hopper::STAGES;
 using hopper::THREADS;
 using hopper::TILE;
 using hopper::tile_at;
-using hopper::turn;
 
 static_assert((int)TILE == (int)DENSE_ROWS && (int)KEYS == (int)TILE, "Q lies like K");
 
 enum {
+    STAGES = 2,
     K_BYTES = DENSE_K / 64 * PANEL_BYTES, /* and Q's */
     V_BYTES = DENSE_V / 64 * PANEL_BYTES,
     STAGE_BYTES = K_BYTES + V_BYTES,
@@ -44,8 +42,11 @@ enum {
 
 /* The n-th item of a CTA is named in id[n % 2]: it may be written while the copying
  * threads still read the one before. */
+typedef struct hopper::ring<STAGES> ring;
+typedef struct hopper::turn<STAGES> turn;
+
 struct mailbox {
-    struct ring ring;
+    ring ring_;
     uint64_t q_full, q_empty;
     int id[2];
 };
@@ -121,22 +122,21 @@ __device__ __forceinline__ void copy_v(const struct dense_call &c, const struct 
 /* K and V of an item, in the order in which they are used: V of a tile after K of the
  * next. */
 __device__ __forceinline__ void feed_tiles(const struct dense_call &c, const struct item &w,
-                                           uint32_t data, struct ring *ring, struct turn *k,
-                                           struct turn *v)
+                                           uint32_t data, ring *r, turn *k, turn *v)
 {
     uint32_t k_data = data + K_BYTES, v_data = k_data + STAGES * K_BYTES;
     for (int i = 0; i <= w.n; i++) {
         int pos = w.pos0 + i * KEYS;
         if (i < w.n) {
-            barrier_wait(bar(&ring->k_empty[k->stage]), k->phase ^ 1);
+            barrier_wait(bar(&r->k_empty[k->stage]), k->phase ^ 1);
             copy_k(c, w, k_data + k->stage * K_BYTES, pos);
-            barrier_arrive_copied(bar(&ring->k_full[k->stage]));
+            barrier_arrive_copied(bar(&r->k_full[k->stage]));
             k->next();
         }
         if (i > 0) {
-            barrier_wait(bar(&ring->v_empty[v->stage]), v->phase ^ 1);
+            barrier_wait(bar(&r->v_empty[v->stage]), v->phase ^ 1);
             copy_v(c, w, v_data + v->stage * V_BYTES, pos - KEYS);
-            barrier_arrive_copied(bar(&ring->v_full[v->stage]));
+            barrier_arrive_copied(bar(&r->v_full[v->stage]));
             v->next();
         }
     }
@@ -146,7 +146,7 @@ __device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data, 
                                      int n_units)
 {
     int items = n_units * c.heads, next = blockIdx.x;
-    struct turn k = { 0, 0 }, v = { 0, 0 };
+    turn k = { 0, 0 }, v = { 0, 0 };
     for (int nth = 0;; nth++) {
         barrier_wait(bar(&box->q_empty), (nth & 1) ^ 1);
         if (threadIdx.x == 0) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void feed(const struct dense_call &c, uint32_t data, 
         barrier_arrive_copied(bar(&box->q_full));
         if (threadIdx.x == 0)
             next = (int)(gridDim.x + atomicAdd(&c.list->taken, 1u));
-        feed_tiles(c, w, data, &box->ring, &k, &v);
+        feed_tiles(c, w, data, &box->ring_, &k, &v);
     }
 }
 
@@ -178,13 +178,12 @@ __device__ __forceinline__ void mask(const struct dense_call &c, const struct it
     int low = w.row0 + hopper::warp_row();
     if (pos + KEYS - 1 <= low && (c.window <= 0 || low + 15 - pos < c.window))
         return;
-    int quad = threadIdx.x & 3, row = low + ((threadIdx.x & 31) >> 2);
+    int row = low + ((threadIdx.x & 31) >> 2);
+    struct hopper::key_range seen[2];
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
-        int k = pos + (i >> 2) * 8 + quad * 2 + (i & 1), p = row + ((i >> 1) & 1) * 8;
-        if (k > p || k >= w.end || (c.window > 0 && p - k >= c.window))
-            x[i] = -INFINITY;
-    }
+    for (int h = 0; h < 2; h++)
+        seen[h] = hopper::seen_keys(0, w.end, row + h * 8, c.window);
+    hopper::mask_keys(x, pos, seen);
 }
 
 /* What a tile's scores go through. */
@@ -222,7 +221,7 @@ template <typename M>
 __device__ __forceinline__ void work(const struct dense_call &c, uint32_t data, struct mailbox *box,
                                      int n_units)
 {
-    struct turn k = { 0, 0 }, v = { 0, 0 };
+    turn k = { 0, 0 }, v = { 0, 0 };
     struct hopper::tiles at;
     at.q = data + ((threadIdx.x >> 7) - 1) * 64 * 128;
     at.k = data + K_BYTES;
@@ -238,7 +237,8 @@ __device__ __forceinline__ void work(const struct dense_call &c, uint32_t data, 
         struct item w = find_item(c, id, n_units);
         struct hopper::rows_state<DENSE_V> s;
         at.n = w.n;
-        hopper::attend<M, DENSE_K, DENSE_V>(at, &box->ring, &k, &v, dense_scores{ c, w }, &s);
+        hopper::attend<M, DENSE_K, DENSE_V, STAGES>(at, &box->ring_, &k, &v, dense_scores{ c, w },
+                                                    &s);
         store<M>(c, w, s);
     }
 }
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *data = raw + (-smem_address(raw) & 1023);
     struct mailbox *box = (struct mailbox *)(data + DATA_BYTES);
     if (threadIdx.x == 0) {
-        hopper::init_ring(&box->ring, 0);
+        hopper::init_ring(&box->ring_, 0);
         barrier_init(bar(&box->q_full), GROUP + 1);
         barrier_init(bar(&box->q_empty), 8);
         publish_to_matrix_units();

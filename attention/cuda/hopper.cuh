@@ -20,19 +20,22 @@
 #include "attention/cuda/hopper_tiles.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
-#include "attention/cuda/room.h"
+#include "attention/cuda/smem_budget.h"
 #include "attention/cuda/work.cuh"
 
 namespace hopper
 {
 
+/* Tiles of Q, and stages of K and of V. */
+enum { QUERIES = 2, STAGES = 2 };
+
 template <int D> struct shape {
     enum {
-        TILE_BYTES = D / 64 * PANEL_BYTES,          /* Q, K or V */
-        DATA_BYTES = TILE_BYTES * (2 + 2 * STAGES), /* two of Q, stages of K, of V */
+        TILE_BYTES = D / 64 * PANEL_BYTES, /* Q, K or V */
+        DATA_BYTES = TILE_BYTES * (QUERIES + 2 * STAGES),
         SMEM_BYTES = hopper_bytes(D)
     };
-    static_assert(1024 + DATA_BYTES + BOX_BYTES == SMEM_BYTES, "room.h");
+    static_assert(1024 + DATA_BYTES + BOX_BYTES == SMEM_BYTES, "smem_budget.h");
 };
 
 struct item {
@@ -48,22 +51,24 @@ struct note {
 };
 
 /* Between the warpgroups, in shared memory.  The n-th item of a CTA uses note and Q tile
- * n % 2, for the (n / 2)-th time. */
+ * n % QUERIES, for the (n / QUERIES)-th time. */
 struct mailbox {
-    struct note note[2];
-    struct ring ring;
-    uint64_t q_full[2], q_empty[2];
+    struct note note[QUERIES];
+    struct ring<STAGES> ring;
+    uint64_t q_full[QUERIES], q_empty[QUERIES];
     int next[2]; /* the copying warpgroup's next item */
 };
-static_assert(sizeof(struct mailbox) <= BOX_BYTES, "room.h");
+static_assert(sizeof(struct mailbox) <= BOX_BYTES, "smem_budget.h");
 
-__device__ __forceinline__ void find_item(const struct attn_call &c, int id, struct item *w)
+/* Items of a head follow one another, so that its K and V stay in L2. */
+__device__ __forceinline__ void find_item(const struct attn_call &c, int id, int n_units,
+                                          struct item *w)
 {
-    struct plan_unit u = list_unit(c, LIST_PREFILL, id);
+    struct plan_unit u = list_unit(c, LIST_PREFILL, id % n_units * c.kv_heads);
     int lane = threadIdx.x & 31;
     w->past = u.past;
     w->first = u.first;
-    w->kv_head = id % c.kv_heads;
+    w->kv_head = id / n_units;
     w->row0 = u.row0;
     w->n_rows = u.n_rows;
     w->table = c.block_table + (int64_t)u.seq * c.table_cols;
@@ -173,11 +178,11 @@ __device__ __forceinline__ void copy_tile(const struct attn_call &c, const struc
  * next. */
 template <int D>
 __device__ __forceinline__ void feed_tiles(const struct attn_call &c, const struct item &w,
-                                           uint32_t data, struct ring *ring, struct turn *k,
-                                           struct turn *v)
+                                           uint32_t data, struct ring<STAGES> *ring,
+                                           struct turn<STAGES> *k, struct turn<STAGES> *v)
 {
     typedef shape<D> sh;
-    uint32_t k_data = data + 2 * sh::TILE_BYTES, v_data = k_data + STAGES * sh::TILE_BYTES;
+    uint32_t k_data = data + QUERIES * sh::TILE_BYTES, v_data = k_data + STAGES * sh::TILE_BYTES;
     int blocks = look_up(c, w, w.pos0), before = -1;
     bool whole_before = false;
     for (int i = 0; i <= w.n; i++) {
@@ -222,19 +227,19 @@ template <int D>
 __device__ __forceinline__ void feed(const struct attn_call &c, uint32_t data, struct mailbox *box,
                                      int items)
 {
-    struct turn k = { 0, 0 }, v = { 0, 0 };
+    struct turn<STAGES> k = { 0, 0 }, v = { 0, 0 };
     int next = blockIdx.x;
     for (int nth = 0;; nth++) {
-        int at = nth & 1;
+        int at = nth % QUERIES;
         if (threadIdx.x == 0)
-            box->next[at] = next;
+            box->next[nth & 1] = next;
         meet();
-        int id = box->next[at];
+        int id = box->next[nth & 1];
         struct item w = {};
         w.n = -1;
         if (id < items)
-            find_item(c, id, &w);
-        barrier_wait(bar(&box->q_empty[at]), (nth >> 1 & 1) ^ 1);
+            find_item(c, id, items / c.kv_heads, &w);
+        barrier_wait(bar(&box->q_empty[at]), (nth / QUERIES & 1) ^ 1);
         if (threadIdx.x == 0) {
             write_note(&box->note[at], w);
             barrier_arrive(bar(&box->q_full[at]));
@@ -289,15 +294,13 @@ __device__ __forceinline__ void mask(const struct attn_call &c, const struct ite
                  pos + KEYS - 1 <= m.low && (c.window <= 0 || m.high - pos < c.window);
     if (whole)
         return;
-    int quad = threadIdx.x & 3;
+    struct hopper::key_range seen[2];
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
-        int k = pos + (i >> 2) * 8 + quad * 2 + (i & 1), p = m.position[(i >> 1) & 1];
-        bool seen = k >= w.begin && k < w.end && k <= p && (c.window <= 0 || p - k < c.window) &&
-                    (mapped >> (i >> 3) & 1);
-        if (!seen)
-            x[i] = -INFINITY;
-    }
+    for (int h = 0; h < 2; h++)
+        seen[h] = hopper::seen_keys(w.begin, w.end, m.position[h], c.window);
+    hopper::mask_keys(x, pos, seen);
+    if (mapped != 0xFF)
+        hopper::mask_holes(x, mapped);
 }
 
 /* What a tile's scores go through. */
@@ -365,13 +368,13 @@ __device__ __forceinline__ void work(const struct attn_call &c, uint32_t data, s
 {
     typedef shape<D> sh;
     int group = (threadIdx.x >> 7) - 1;
-    struct turn k = { 0, 0 }, v = { 0, 0 };
+    struct turn<STAGES> k = { 0, 0 }, v = { 0, 0 };
     struct tiles at;
-    at.k = data + 2 * sh::TILE_BYTES;
+    at.k = data + QUERIES * sh::TILE_BYTES;
     at.v = at.k + STAGES * sh::TILE_BYTES;
     for (int nth = 0;; nth++) {
-        int q = nth & 1;
-        barrier_wait(bar(&box->q_full[q]), nth >> 1 & 1);
+        int q = nth % QUERIES;
+        barrier_wait(bar(&box->q_full[q]), nth / QUERIES & 1);
         struct item w = read_note(&box->note[q]);
         if (w.n < 0)
             return;
@@ -381,7 +384,7 @@ __device__ __forceinline__ void work(const struct attn_call &c, uint32_t data, s
         at.q_empty = &box->q_empty[q];
         at.n = w.n;
         struct rows_state<D> s;
-        attend<M, D, D>(at, &box->ring, &k, &v, paged_scores{ c, w, m }, &s);
+        attend<M, D, D, STAGES>(at, &box->ring, &k, &v, paged_scores{ c, w, m }, &s);
         store<M, D>(c, w, s);
     }
 }
@@ -401,7 +404,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
     if (threadIdx.x == 0) {
         init_ring(&box->ring, 1);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < QUERIES; i++) {
             barrier_init(bar(&box->q_full[i]), GROUP + 1);
             barrier_init(bar(&box->q_empty[i]), 8);
         }
@@ -411,10 +414,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     int items = list_items(c, LIST_PREFILL);
     wait_for_upstream();
     if (threadIdx.x < GROUP) {
-        registers_down<40>();
+        registers_down<56>();
         feed<D>(c, smem_address(data), box, items);
     } else {
-        registers_up<232>();
+        registers_up<224>();
         if (threadIdx.x >= 2 * GROUP)
             give_turn(1); /* the first group begins */
         work<M, D>(c, smem_address(data), box);
@@ -428,22 +431,25 @@ template <int KIND, int D> cudaError_t prepare(void)
                                 shape<D>::SMEM_BYTES);
 }
 
-template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *)
+template <int KIND> cudaError_t prepare_any(int width, const struct device_limits *)
 {
     return width == 64 ? prepare<KIND, 64>() : prepare<KIND, 128>();
 }
 
 template <int KIND, int D>
-cudaError_t start(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t start(const struct attn_call *c, const struct device_limits *limits,
+                  cudaStream_t stream)
 {
-    return launch(hopper_kernel<KIND, D>, (unsigned)room->n_sm, THREADS, shape<D>::SMEM_BYTES,
+    return launch(hopper_kernel<KIND, D>, (unsigned)limits->n_sm, THREADS, shape<D>::SMEM_BYTES,
                   stream, *c);
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct device_limits *limits,
+                      cudaStream_t stream)
 {
-    return c->q_width == 64 ? start<KIND, 64>(c, room, stream) : start<KIND, 128>(c, room, stream);
+    return c->q_width == 64 ? start<KIND, 64>(c, limits, stream)
+                            : start<KIND, 128>(c, limits, stream);
 }
 
 } // namespace hopper

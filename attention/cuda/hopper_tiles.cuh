@@ -23,19 +23,18 @@ enum {
     THREADS = 3 * GROUP,
     TILE = 128, /* rows of Q                                  */
     KEYS = 128, /* of a tile of K and V                       */
-    STAGES = 2,
     PANEL_BYTES = KEYS * 128,
     BOX_BYTES = 256 /* what a kernel's barriers and notes have room for */
 };
 
 /* Of K and V, from the copying warpgroup to the others and back. */
-struct ring {
+template <int STAGES> struct ring {
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint32_t mapped[STAGES]; /* bit i: granule i of K's tile has a block */
 };
 
 /* Which stage of a ring comes next, for either side. */
-struct turn {
+template <int STAGES> struct turn {
     int stage;
     uint32_t phase;
 
@@ -52,7 +51,7 @@ __device__ __forceinline__ uint32_t bar(const uint64_t *b)
 }
 
 /* k_notes: arrivals at k_full beside the copying threads'. */
-__device__ __forceinline__ void init_ring(struct ring *r, int k_notes)
+template <int STAGES> __device__ __forceinline__ void init_ring(struct ring<STAGES> *r, int k_notes)
 {
     for (int i = 0; i < STAGES; i++) {
         barrier_init(bar(&r->k_full[i]), GROUP + k_notes);
@@ -100,22 +99,62 @@ __device__ __forceinline__ int warp_row(void)
     return ((threadIdx.x - GROUP) >> 5) * 16;
 }
 
+/* The keys that a row sees of [begin, end): span + 1 from lo on. */
+struct key_range {
+    int lo;
+    uint32_t span;
+};
+
+__device__ __forceinline__ struct key_range seen_keys(int begin, int end, int position, int window)
+{
+    int hi = min(end - 1, position), lo = window > 0 ? max(begin, position - window + 1) : begin;
+    if (hi < lo)
+        return { INT32_MIN, 0 }; /* no key */
+    return { lo, (uint32_t)(hi - lo) };
+}
+
+/* Mask the scores of N / 4 tiles of 8 keys from pos on; seen: of this lane's two rows. */
+template <int N>
+__device__ __forceinline__ void mask_keys(float (&x)[N], int pos, const struct key_range seen[2])
+{
+    int first = pos + (threadIdx.x & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const struct key_range &r = seen[(i >> 1) & 1];
+        uint32_t at = (uint32_t)(first + (i >> 2) * 8 + (i & 1)) - (uint32_t)r.lo;
+        x[i] = at <= r.span ? x[i] : -INFINITY;
+    }
+}
+
+/* Mask the granules of 16 keys that have no block. */
+template <int N> __device__ __forceinline__ void mask_holes(float (&x)[N], uint32_t mapped)
+{
+#pragma unroll
+    for (int g = 0; g < N / 8; g++) {
+        bool there = mapped >> g & 1;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[g * 8 + i] = there ? x[g * 8 + i] : -INFINITY;
+    }
+}
+
 /* Scores, in units of 1 / factor of a power of two, to weights; returns by how
  * much O shrinks. */
-__device__ __forceinline__ void weigh(float (&x)[64], float factor, float max[2], float sum[2],
+template <int N>
+__device__ __forceinline__ void weigh(float (&x)[N], float factor, float max[2], float sum[2],
                                       float shrink[2])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float top = -INFINITY, part = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < N / 4; i++)
             top = fmaxf(top, fmaxf(x[i * 4 + r * 2], x[i * 4 + r * 2 + 1]));
         top = fmaxf(max[r], quad_max(top) * factor);
         shrink[r] = exp2_approx(max[r] - top);
         max[r] = top;
 #pragma unroll
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < N / 4; i++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float *v = &x[i * 4 + r * 2 + e];
@@ -169,8 +208,8 @@ template <int V> struct rows_state {
 };
 
 /* Which granules of the tile in a stage have blocks; read by the lane that frees it. */
-template <typename SCORES>
-__device__ __forceinline__ uint32_t holes(const struct ring *r, int stage)
+template <typename SCORES, int STAGES>
+__device__ __forceinline__ uint32_t holes(const struct ring<STAGES> *r, int stage)
 {
     if (!SCORES::HOLES)
         return 0xFF;
@@ -178,8 +217,9 @@ __device__ __forceinline__ uint32_t holes(const struct ring *r, int stage)
 }
 
 /* The scores of tile i are computed. */
-__device__ __forceinline__ void free_k(const struct tiles &at, struct ring *r, struct turn *k,
-                                       int i)
+template <int STAGES>
+__device__ __forceinline__ void free_k(const struct tiles &at, struct ring<STAGES> *r,
+                                       struct turn<STAGES> *k, int i)
 {
     warp_arrive(&r->k_empty[k->stage]);
     k->next();
@@ -189,10 +229,10 @@ __device__ __forceinline__ void free_k(const struct tiles &at, struct ring *r, s
 
 /* All key tiles of an item.  scores(i, mapped, x) scales and masks the scores of tile
  * i and returns the factor that is left to the exponential. */
-template <typename M, int K, int V, typename SCORES>
-__device__ __forceinline__ void attend(const struct tiles &at, struct ring *ring, struct turn *k,
-                                       struct turn *v, const SCORES &scores,
-                                       struct rows_state<V> *s)
+template <typename M, int K, int V, int STAGES, typename SCORES>
+__device__ __forceinline__ void attend(const struct tiles &at, struct ring<STAGES> *ring,
+                                       struct turn<STAGES> *k, struct turn<STAGES> *v,
+                                       const SCORES &scores, struct rows_state<V> *s)
 {
     enum { K_BYTES = K / 64 * PANEL_BYTES, V_BYTES = V / 64 * PANEL_BYTES };
     int group = (threadIdx.x >> 7) - 1;
@@ -213,7 +253,7 @@ __device__ __forceinline__ void attend(const struct tiles &at, struct ring *ring
     products_begin();
     start_scores<M, K>(x, at.q, at.k + k->stage * K_BYTES);
     give_turn(group);
-    uint32_t mapped = holes<SCORES>(ring, k->stage);
+    uint32_t mapped = holes<SCORES, STAGES>(ring, k->stage);
     products_wait<0>();
     pin(x);
     free_k(at, ring, k, 0);
@@ -229,7 +269,7 @@ __device__ __forceinline__ void attend(const struct tiles &at, struct ring *ring
         publish_to_matrix_units();
         start_output<M, V>(s->o, p, at.v + v->stage * V_BYTES);
         give_turn(group);
-        mapped = holes<SCORES>(ring, k->stage);
+        mapped = holes<SCORES, STAGES>(ring, k->stage);
         products_wait<1>();
         pin(x);
         free_k(at, ring, k, i);

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/cuda/call.h"
-#include "attention/cuda/room.h"
+#include "attention/cuda/smem_budget.h"
 
 /* The step's lists, before anything that works them off. */
 cudaError_t prepare_planner(void);
@@ -18,11 +18,11 @@ cudaError_t prepare_prologue(void);
 cudaError_t launch_prologue(const struct attn_call *c, cudaStream_t stream);
 cudaError_t launch_generic(const struct attn_call *c, cudaStream_t stream);
 
-/* The instances of a kernel for one cache kind, by head width: those that room.h
+/* The instances of a kernel for one cache kind, by head width: those that smem_budget.h
  * finds room for, and no other may be asked for. */
 struct kernel_family {
-    cudaError_t (*prepare)(int width, const struct cuda_room *room);
-    cudaError_t (*launch)(const struct attn_call *c, const struct cuda_room *room,
+    cudaError_t (*prepare)(int width, const struct device_limits *limits);
+    cudaError_t (*launch)(const struct attn_call *c, const struct device_limits *limits,
                           cudaStream_t stream);
 };
 
@@ -34,5 +34,6 @@ cudaError_t launch_latent_merge(const struct attn_call *c, cudaStream_t stream);
 
 /* sm_90a only: 16-bit caches, q_width 64 and 128. */
 extern const struct kernel_family hopper_bf16, hopper_f16;
+extern const struct kernel_family latent_hopper_bf16, latent_hopper_f16;
 
 #endif

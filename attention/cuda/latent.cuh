@@ -21,7 +21,7 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
-#include "attention/cuda/room.h"
+#include "attention/cuda/smem_budget.h"
 #include "attention/cuda/work.cuh"
 
 namespace latent
@@ -58,7 +58,7 @@ template <int KIND, int STAGES_> struct shape {
         DATA_BYTES = Q_BYTES + STAGES * STAGE_BYTES + P_BYTES,
         SMEM_BYTES = latent_bytes(tile::ELEMENT, STAGES)
     };
-    static_assert(DATA_BYTES + sizeof(struct exchange) == SMEM_BYTES, "room.h");
+    static_assert(DATA_BYTES + sizeof(struct exchange) == SMEM_BYTES, "smem_budget.h");
 };
 
 struct item {
@@ -418,33 +418,34 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* The instance that the device has room for; c NULL: only ready it. */
 template <int KIND, int STAGES>
-cudaError_t use(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t use(const struct attn_call *c, const struct device_limits *limits, cudaStream_t stream)
 {
     enum { SMEM_BYTES = shape<KIND, STAGES>::SMEM_BYTES };
     if (c == NULL)
         return cudaFuncSetAttribute(latent_kernel<KIND, STAGES>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
-    return launch(latent_kernel<KIND, STAGES>, (unsigned)room->n_sm, THREADS, SMEM_BYTES, stream,
+    return launch(latent_kernel<KIND, STAGES>, (unsigned)limits->n_sm, THREADS, SMEM_BYTES, stream,
                   *c);
 }
 
 template <int KIND>
-cudaError_t choose(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t choose(const struct attn_call *c, const struct device_limits *limits,
+                   cudaStream_t stream)
 {
     constexpr int ELEMENT = cache_tile<KIND, DK>::ELEMENT;
     constexpr int FULL = latent_full_stages(ELEMENT), FEW = latent_few_stages(ELEMENT);
-    int stages = latent_stages(room, ELEMENT);
+    int stages = latent_stages(limits, ELEMENT);
     if (stages == FULL)
-        return use<KIND, FULL>(c, room, stream);
+        return use<KIND, FULL>(c, limits, stream);
     if constexpr (FEW != FULL)
         if (stages == FEW)
-            return use<KIND, FEW>(c, room, stream);
+            return use<KIND, FEW>(c, limits, stream);
     return cudaErrorInvalidConfiguration;
 }
 
-template <int KIND> cudaError_t prepare(int, const struct cuda_room *room)
+template <int KIND> cudaError_t prepare(int, const struct device_limits *limits)
 {
-    return choose<KIND>(NULL, room, 0);
+    return choose<KIND>(NULL, limits, 0);
 }
 
 } // namespace latent

@@ -29,21 +29,27 @@ struct plan_seq {
     int32_t lo, hi, chunk, n_chunks, n_tiles;
 };
 
+/* How fine a kernel's sequences are cut: chunks of at least `least` keys, a power of
+ * two up to PLAN_CHUNK_MAX; longer where `chunks` of them do not reach. */
+struct plan_rule {
+    int32_t least, chunks;
+};
+
 /* Keys a chunk for a range of span keys: a power of two. */
-static HD int32_t plan_chunk(int32_t span)
+static HD int32_t plan_chunk(int32_t span, struct plan_rule rule)
 {
-    int32_t c = PLAN_CHUNK_MIN;
-    while (c < PLAN_CHUNK_MAX && c * PLAN_CHUNKS < span)
+    int32_t c = rule.least;
+    while (c < PLAN_CHUNK_MAX && c * rule.chunks < span)
         c *= 2;
     return c;
 }
 
 /* Most chunks that any range within max_kv keys is cut into. */
-static HD int32_t plan_max_chunks(int64_t max_kv)
+static HD int32_t plan_max_chunks(int64_t max_kv, struct plan_rule rule)
 {
-    int64_t few = max_kv / PLAN_CHUNK_MIN + 2;
+    int64_t few = max_kv / rule.least + 2;
     int64_t many = max_kv / PLAN_CHUNK_MAX + 2;
-    int64_t cap = PLAN_CHUNKS + 2;
+    int64_t cap = rule.chunks + 2;
     int64_t n = few < cap ? few : cap;
     return (int32_t)(many > n ? many : n);
 }
@@ -62,9 +68,9 @@ static HD void plan_chunk_range(const struct plan_seq *s, int32_t i, int32_t *be
  * the contract of too small a bound); tile_rows and group: packed rows. */
 static HD struct plan_seq plan_sequence(int32_t past, int32_t n_new, int32_t window,
                                         int has_positions, int32_t capacity, int32_t max_chunks,
-                                        int32_t group, int32_t tile_rows)
+                                        int32_t group, int32_t tile_rows, struct plan_rule rule)
 {
-    struct plan_seq s = { 0, 0, PLAN_CHUNK_MIN, 0, 0 };
+    struct plan_seq s = { 0, 0, rule.least, 0, 0 };
     if (n_new <= 0 || past < 0)
         return s;
     int64_t end = (int64_t)past + n_new;
@@ -73,7 +79,7 @@ static HD struct plan_seq plan_sequence(int32_t past, int32_t n_new, int32_t win
         s.lo = (int32_t)attn_first_key(past, window);
     if (s.lo > s.hi)
         s.lo = s.hi;
-    s.chunk = plan_chunk(s.hi - s.lo);
+    s.chunk = plan_chunk(s.hi - s.lo, rule);
     s.n_chunks = s.hi > s.lo ? (s.hi - 1) / s.chunk - s.lo / s.chunk + 1 : 1;
     if (s.n_chunks > max_chunks)
         s.n_chunks = max_chunks;

@@ -18,7 +18,7 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
-#include "attention/cuda/room.h"
+#include "attention/cuda/smem_budget.h"
 #include "attention/cuda/work.cuh"
 
 namespace prefill
@@ -41,7 +41,7 @@ template <int KIND, int D> struct shape {
         SMEM_BYTES = prefill_bytes(tile::ELEMENT, D),
         CTAS_PER_SM = 2
     };
-    static_assert(TILE == prefill_rows(D) && DATA_BYTES + 16 == SMEM_BYTES, "room.h");
+    static_assert(TILE == prefill_rows(D) && DATA_BYTES + 16 == SMEM_BYTES, "smem_budget.h");
 };
 
 struct item {
@@ -434,15 +434,16 @@ template <int KIND, int D> cudaError_t prepare(void)
 }
 
 template <int KIND, int D>
-cudaError_t start(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t start(const struct attn_call *c, const struct device_limits *limits,
+                  cudaStream_t stream)
 {
     typedef shape<KIND, D> sh;
-    int ctas = room_ctas(room, sh::SMEM_BYTES, sh::CTAS_PER_SM);
-    return launch(prefill_kernel<KIND, D>, (unsigned)(room->n_sm * ctas), THREADS, sh::SMEM_BYTES,
+    int ctas = resident_ctas(limits, sh::SMEM_BYTES, sh::CTAS_PER_SM);
+    return launch(prefill_kernel<KIND, D>, (unsigned)(limits->n_sm * ctas), THREADS, sh::SMEM_BYTES,
                   stream, *c);
 }
 
-template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *)
+template <int KIND> cudaError_t prepare_any(int width, const struct device_limits *)
 {
     return width == 64    ? prepare<KIND, 64>()
            : width == 128 ? prepare<KIND, 128>()
@@ -450,11 +451,12 @@ template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *)
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct device_limits *limits,
+                      cudaStream_t stream)
 {
-    return c->q_width == 64    ? start<KIND, 64>(c, room, stream)
-           : c->q_width == 128 ? start<KIND, 128>(c, room, stream)
-                               : start<KIND, 256>(c, room, stream);
+    return c->q_width == 64    ? start<KIND, 64>(c, limits, stream)
+           : c->q_width == 128 ? start<KIND, 128>(c, limits, stream)
+                               : start<KIND, 256>(c, limits, stream);
 }
 
 } // namespace prefill

@@ -528,11 +528,16 @@ __device__ __forceinline__ void store_piece(const struct attn_call &c, const str
     bool by_channel = r.part == 1 ? c.k_channel : c.v_channel;
     uint32_t word[2] = { 0, 0 };
 #pragma unroll
-    for (int e = 0; e < PIECE; e++) {
-        float s = by_channel ? scale[(int64_t)r.h * c.head_size + channel + e] : scale[0];
-        uint32_t code =
-            c.cache == CACHE_INT8 ? (uint8_t)attn_float_int8(x[e], s) : attn_quant_e4m3(x[e], s);
-        word[e >> 2] |= code << (e & 3) * 8;
+    for (int e = 0; e < PIECE; e += 2) {
+        float s0 = scale[by_channel ? r.h * c.head_size + channel + e : 0];
+        float s1 = by_channel ? scale[r.h * c.head_size + channel + e + 1] : s0;
+        uint32_t two;
+        if (c.cache == CACHE_INT8)
+            two = (uint8_t)quantize_int8(x[e], s0) | (uint32_t)(uint8_t)quantize_int8(x[e + 1], s1)
+                                                         << 8;
+        else /* a scale of 0 gives 0, like quantize_e4m3 */
+            two = floats_e4m3x2(s0 == 0.0f ? 0.0f : x[e] / s0, s1 == 0.0f ? 0.0f : x[e + 1] / s1);
+        word[e >> 2] |= two << (e & 2) * 8;
     }
     *(uint2 *)((uint8_t *)cache + at) = make_uint2(word[0], word[1]);
 }

@@ -9,6 +9,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "proto/number/formats.h"
+
 __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -151,6 +153,21 @@ __device__ __forceinline__ uint32_t e4m3x2_half2(uint32_t two)
     r = *(uint32_t *)&scaled;
 #endif
     return r;
+}
+
+/* e4m3 codes of two numbers, lo's in the low byte; bit for bit float_to_e4m3. */
+__device__ __forceinline__ uint32_t floats_e4m3x2(float lo, float hi)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
+    /* A NaN keeps its sign. */
+    uint32_t lo_nan = lo != lo ? (__float_as_uint(lo) >> 24 & 0x80u) : 0u;
+    uint32_t hi_nan = hi != hi ? (__float_as_uint(hi) >> 16 & 0x8000u) : 0u;
+    return r | lo_nan | hi_nan;
+#else
+    return (uint32_t)float_to_e4m3(lo) | (uint32_t)float_to_e4m3(hi) << 8;
+#endif
 }
 
 /* Two int8 codes as two halves: 0x64 over u is 1024 + u. */

@@ -23,7 +23,7 @@
 #include "attention/cuda/epilogue.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
-#include "attention/cuda/room.h"
+#include "attention/cuda/smem_budget.h"
 #include "attention/cuda/work.cuh"
 
 namespace split
@@ -55,8 +55,8 @@ template <int KIND, int D, int ROWS, int STAGES_> struct shape {
         SMEM_BYTES = split_bytes(tile::ELEMENT, D, ROWS, STAGES),
         DATA_BYTES = SMEM_BYTES - sizeof(struct exchange<ROWS>)
     };
-    static_assert(sizeof(struct exchange<ROWS>) == split_exchange_bytes(ROWS), "room.h");
-    static_assert(STAGE_BYTES == 2 * GRANULE * tile::ROW_BYTES, "room.h");
+    static_assert(sizeof(struct exchange<ROWS>) == split_exchange_bytes(ROWS), "smem_budget.h");
+    static_assert(STAGE_BYTES == 2 * GRANULE * tile::ROW_BYTES, "smem_budget.h");
 };
 
 /* The merge of the warps reuses the rings: rows of O, one a warp and row. */
@@ -570,60 +570,63 @@ template <int KIND, int D, int ROWS, int STAGES> struct instance {
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, sh::SMEM_BYTES);
     }
 
-    static cudaError_t start(const struct attn_call *c, const struct cuda_room *room,
+    static cudaError_t start(const struct attn_call *c, const struct device_limits *limits,
                              cudaStream_t stream)
     {
-        int ctas = room_ctas(room, sh::SMEM_BYTES, sh::CTAS_PER_SM);
-        return launch(split_kernel<KIND, D, ROWS, STAGES>, (unsigned)(room->n_sm * ctas), THREADS,
+        int ctas = resident_ctas(limits, sh::SMEM_BYTES, sh::CTAS_PER_SM);
+        return launch(split_kernel<KIND, D, ROWS, STAGES>, (unsigned)(limits->n_sm * ctas), THREADS,
                       sh::SMEM_BYTES, stream, *c);
     }
 };
 
 /* The instance that the device has room for; c NULL: only ready it. */
 template <int KIND, int D, int ROWS>
-cudaError_t choose(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t choose(const struct attn_call *c, const struct device_limits *limits,
+                   cudaStream_t stream)
 {
     constexpr int ELEMENT = cache_tile<KIND, D>::ELEMENT;
     constexpr int FULL = split_full_stages(ELEMENT, D, ROWS);
     constexpr int FEW = split_few_stages(ELEMENT, D, ROWS);
-    int stages = split_stages(room, ELEMENT, D, ROWS);
+    int stages = split_stages(limits, ELEMENT, D, ROWS);
     static_assert(FULL >= 2, "a ring needs a stage in flight");
     if (stages == FULL)
         return c == NULL ? instance<KIND, D, ROWS, FULL>::prepare()
-                         : instance<KIND, D, ROWS, FULL>::start(c, room, stream);
+                         : instance<KIND, D, ROWS, FULL>::start(c, limits, stream);
     if constexpr (FEW != FULL)
         if (stages == FEW)
             return c == NULL ? instance<KIND, D, ROWS, FEW>::prepare()
-                             : instance<KIND, D, ROWS, FEW>::start(c, room, stream);
+                             : instance<KIND, D, ROWS, FEW>::start(c, limits, stream);
     return cudaErrorInvalidConfiguration;
 }
 
-template <int KIND, int D> cudaError_t prepare_rows(const struct cuda_room *room)
+template <int KIND, int D> cudaError_t prepare_rows(const struct device_limits *limits)
 {
-    cudaError_t rc = choose<KIND, D, 8>(NULL, room, 0);
-    return rc != cudaSuccess ? rc : choose<KIND, D, 16>(NULL, room, 0);
+    cudaError_t rc = choose<KIND, D, 8>(NULL, limits, 0);
+    return rc != cudaSuccess ? rc : choose<KIND, D, 16>(NULL, limits, 0);
 }
 
-template <int KIND> cudaError_t prepare_any(int width, const struct cuda_room *room)
+template <int KIND> cudaError_t prepare_any(int width, const struct device_limits *limits)
 {
-    return width == 64    ? prepare_rows<KIND, 64>(room)
-           : width == 128 ? prepare_rows<KIND, 128>(room)
-                          : prepare_rows<KIND, 256>(room);
+    return width == 64    ? prepare_rows<KIND, 64>(limits)
+           : width == 128 ? prepare_rows<KIND, 128>(limits)
+                          : prepare_rows<KIND, 256>(limits);
 }
 
 template <int KIND, int D>
-cudaError_t start_rows(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t start_rows(const struct attn_call *c, const struct device_limits *limits,
+                       cudaStream_t stream)
 {
-    return c->tile_rows[LIST_SPLIT] == 8 ? choose<KIND, D, 8>(c, room, stream)
-                                         : choose<KIND, D, 16>(c, room, stream);
+    return c->tile_rows[LIST_SPLIT] == 8 ? choose<KIND, D, 8>(c, limits, stream)
+                                         : choose<KIND, D, 16>(c, limits, stream);
 }
 
 template <int KIND>
-cudaError_t start_any(const struct attn_call *c, const struct cuda_room *room, cudaStream_t stream)
+cudaError_t start_any(const struct attn_call *c, const struct device_limits *limits,
+                      cudaStream_t stream)
 {
-    return c->q_width == 64    ? start_rows<KIND, 64>(c, room, stream)
-           : c->q_width == 128 ? start_rows<KIND, 128>(c, room, stream)
-                               : start_rows<KIND, 256>(c, room, stream);
+    return c->q_width == 64    ? start_rows<KIND, 64>(c, limits, stream)
+           : c->q_width == 128 ? start_rows<KIND, 128>(c, limits, stream)
+                               : start_rows<KIND, 256>(c, limits, stream);
 }
 
 } // namespace split

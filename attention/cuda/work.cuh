@@ -38,8 +38,9 @@ __device__ __forceinline__ struct plan_seq cut_sequence(const struct attn_call &
     if (share != SHARE_LATENT && is_split(c, n) != (share == SHARE_SPLIT))
         n = 0;
     int capacity = (int)min((int64_t)c.table_cols << c.block_shift, (int64_t)INT32_MAX);
-    struct plan_seq s = plan_sequence(past, n, c.window, c.positions != NULL, capacity,
-                                      c.max_chunks, c.group, tile_rows);
+    struct plan_seq s =
+        plan_sequence(past, n, c.window, c.positions != NULL, capacity, c.max_chunks, c.group,
+                      tile_rows, { c.chunk_least, c.chunks });
     if (share == SHARE_PREFILL || (share == SHARE_LATENT && n > 1)) {
         s.n_chunks = s.n_chunks > 0;
         s.chunk = INT32_MAX;

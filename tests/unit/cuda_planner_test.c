@@ -9,10 +9,13 @@
 
 enum { CAPACITY = 1 << 20 };
 
+static const struct plan_rule rule = { PLAN_CHUNK_MIN, PLAN_CHUNKS };
+static const struct plan_rule rules[] = { { 256, 16 }, { 1024, 16 }, { 512, 16 }, { 256, 8 } };
+
 static struct plan_seq cut(int32_t past, int32_t fresh, int32_t window, int32_t capacity,
                            int32_t max_chunks)
 {
-    return plan_sequence(past, fresh, window, 0, capacity, max_chunks, 4, 16);
+    return plan_sequence(past, fresh, window, 0, capacity, max_chunks, 4, 16, rule);
 }
 
 /* Chunks follow one another from lo to hi, none empty, each within a multiple of
@@ -52,8 +55,8 @@ TEST(a_true_bound_never_loses_chunks)
         int32_t past = (int32_t)rng_below(&r, 400000);
         int32_t window = i % 2 ? 0 : (int32_t)rng_below(&r, 9000) + 1;
         struct plan_seq all = cut(past, 1, window, CAPACITY, INT32_MAX);
-        struct plan_seq tight = cut(past, 1, window, CAPACITY, plan_max_chunks(past + 1));
-        struct plan_seq loose = cut(past, 1, window, CAPACITY, plan_max_chunks(CAPACITY));
+        struct plan_seq tight = cut(past, 1, window, CAPACITY, plan_max_chunks(past + 1, rule));
+        struct plan_seq loose = cut(past, 1, window, CAPACITY, plan_max_chunks(CAPACITY, rule));
         assert_memory_equal(&all, &tight, sizeof all);
         assert_memory_equal(&all, &loose, sizeof all);
     }
@@ -62,7 +65,7 @@ TEST(a_true_bound_never_loses_chunks)
 TEST(a_bound_too_small_stays_within_it)
 {
     for (int32_t past = 0; past < 100000; past += 377) {
-        int32_t most = plan_max_chunks(100);
+        int32_t most = plan_max_chunks(100, rule);
         assert_true(cut(past, 1, 0, CAPACITY, most).n_chunks <= most);
     }
 }
@@ -110,11 +113,12 @@ static void make_batch(struct batch *b, struct rng *r)
     b->window = rng_below(r, 2) ? (int32_t)rng_below(r, 5000) + 1 : 0;
     b->group = groups[rng_below(r, 5)];
     b->tile_rows = tiles[rng_below(r, 4)];
+    struct plan_rule drawn = rules[rng_below(r, 4)];
     for (int i = 0; i < SEQS; i++) {
         b->past[i] = rng_below(r, 8) ? (int32_t)rng_below(r, i % 3 ? 2000 : 100000) : 0;
         b->fresh[i] = rng_below(r, 6) ? (int32_t)rng_below(r, i % 4 ? 5 : 3000) : 0;
         b->cut[i] = plan_sequence(b->past[i], b->fresh[i], b->window, 0, CAPACITY, INT32_MAX,
-                                  b->group, b->tile_rows);
+                                  b->group, b->tile_rows, drawn);
         if (whole) {
             b->cut[i].n_chunks = b->cut[i].n_chunks > 0;
             b->cut[i].chunk = INT32_MAX;
