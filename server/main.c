@@ -46,7 +46,7 @@ static void on_ping(uv_timer_t *t)
     struct srv *srv = t->data;
 
     gen_ping(srv->gen);
-    admin_tick(srv);
+    admin_tick(&srv->routes);
 }
 
 static void on_load(uv_work_t *w)
@@ -83,6 +83,8 @@ static void on_loaded(uv_work_t *w, int status)
     }
     srv->engine = srv->loaded_engine;
     generator_set_engine(srv->gen, srv->engine);
+    srv->routes.engine = srv->engine;
+    srv->routes.pin_budget = srv->pin_budget;
     engine_snapshot(srv->engine, &s);
     srv->n_kv_blocks = (uint32_t)s.pool.n_blocks;
     srv->phase = SRV_SERVING;
@@ -105,7 +107,7 @@ static void shut(struct srv *srv)
     uv_run(&srv->loop, UV_RUN_NOWAIT);
     uv_walk(&srv->loop, close_handle, NULL);
     uv_run(&srv->loop, UV_RUN_DEFAULT);
-    engine_destroy(srv->loaded_engine); /* brings back what was still out */
+    engine_destroy(srv->loaded_engine); /* gives back the mails that it has */
     srv->engine = srv->loaded_engine = NULL;
     generator_destroy(srv->gen);
     loader_unload(srv);
@@ -135,7 +137,7 @@ static enum err_code open_http(struct srv *srv, struct err *e)
         .idle_timeout_s = o->idle_timeout,
         .write_timeout_s = o->write_timeout,
         .request_id_headers = o->request_id_headers,
-        .app = srv,
+        .app = &srv->routes,
         .head = route_check_head,
         .request = route_dispatch,
         .write_err = oai_write_error,
@@ -199,6 +201,31 @@ static int watch_signals(struct srv *srv)
                                                             .cancel_all = cancel_all });
 }
 
+static void write_metrics(void *ctx, struct buf *o)
+{
+    struct srv *srv = ctx;
+    struct engine_snapshot s;
+
+    engine_snapshot(srv->engine, &s);
+    srv_metrics_refresh(&srv->metrics, &s, http_server_n_connections(srv->http));
+    prom_render(o, srv->metrics.serving.registry);
+}
+
+static void fill_routes(struct srv *srv)
+{
+    srv->routes = (struct routes){ .served = &srv->served,
+                                   .phase = &srv->phase,
+                                   .api_keys = &srv->opt.api_keys,
+                                   .admin_keys = &srv->opt.admin_keys,
+                                   .gen = srv->gen,
+                                   .jobs = &srv->jobs,
+                                   .work = &srv->work,
+                                   .health_timeout_s = srv->opt.health_timeout,
+                                   .step_history = srv->opt.step_history,
+                                   .metrics = write_metrics,
+                                   .metrics_ctx = srv };
+}
+
 /* What requests are worked on with; an exit code. */
 static int create_work(struct srv *srv)
 {
@@ -213,7 +240,10 @@ static int create_work(struct srv *srv)
 
     srv->work = (struct work_count){ .ended = on_work_ended, .ctx = srv };
     jobs_init(&srv->jobs, &srv->loop, SRV_MAX_JOBS, &srv->work);
-    return generator_create(&srv->gen, &c, &e) == ERR_OK ? 0 : fail(e.message);
+    if (generator_create(&srv->gen, &c, &e) != ERR_OK)
+        return fail(e.message);
+    fill_routes(srv);
+    return 0;
 }
 
 /* Everything the I/O thread needs; an exit code, 0 when it may run. */
@@ -276,7 +306,7 @@ int main(int argc, char *argv[])
     int rc;
 
     srv.started_us = srv_now_us();
-    srv.created = time(NULL);
+    srv.served.created = (int64_t)time(NULL);
     if (srv_options_read(&srv.opt, argc, argv, environ, &e) != ERR_OK) {
         srv_options_fini(&srv.opt);
         fail(e.message);
@@ -289,6 +319,7 @@ int main(int argc, char *argv[])
         srv.opt.served_names.item[srv.opt.served_names.n++] = srv.opt.model;
     srv.served.name = srv.opt.served_names.item;
     srv.served.n_names = srv.opt.served_names.n;
+    srv.served.root = srv.opt.model;
     srv.served.stream_interval = (uint32_t)srv.opt.stream_interval;
     srv.served.force_include_usage = srv.opt.force_include_usage;
     srv.served.log_requests = srv.opt.log_requests;

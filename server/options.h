@@ -13,13 +13,7 @@
 #include <stdio.h>
 
 #include "proto/err.h"
-
-enum { SRV_LIST_MAX = 16 };
-
-struct srv_list {
-    const char *item[SRV_LIST_MAX];
-    uint32_t n;
-};
+#include "server/base/list.h"
 
 enum srv_overlap { SRV_OVERLAP_AUTO, SRV_OVERLAP_ON, SRV_OVERLAP_OFF };
 

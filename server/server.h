@@ -19,6 +19,7 @@
 #include "server/jobs/jobs.h"
 #include "server/metrics.h"
 #include "server/options.h"
+#include "server/routes/routes.h"
 #include "server/served/served.h"
 
 enum { SRV_MAX_JOBS = 1024 }; /* bodies that are being read, or wait to be */
@@ -29,7 +30,6 @@ struct srv {
     struct srv_log log;
     enum srv_phase phase;
     uint64_t started_us;
-    time_t created;
     int exit_code;
 
     /* Const after loading; served borrows from what is open. */
@@ -54,8 +54,8 @@ struct srv {
     struct jobs jobs;
     struct generator *gen;
     struct srv_ids ids;
+    struct routes routes;
     uint32_t n_kv_blocks, pin_budget; /* of them, pins may hold */
-    bool pins_expiring;               /* the engine was asked to drop what is due */
 };
 
 #endif

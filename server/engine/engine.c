@@ -21,7 +21,7 @@ enum { BATCH_EVENTS = 512, BATCH_TOP = 8192, BATCH_ERRORS = 16 };
 
 /* One event on its way to the I/O thread. */
 struct event {
-    struct engine_mail *mail; /* comes back; NULL: sched */
+    struct engine_mail *mail; /* is given back; NULL: sched */
     struct sched_event sched; /* points at out, and at the batch's why[] */
     struct sampled out;       /* points into the batch's top arrays */
 };
@@ -122,7 +122,7 @@ static void answer(struct engine *g, struct engine_mail *m)
     new_event(g, 0, 0)->mail = m;
 }
 
-/* Bring a batch's events to the reader (NULL: to nobody) and its mails home. */
+/* Give a batch's events to the reader (NULL: to nobody) and its mails back. */
 static void read_batch(const struct batch *b, const struct engine_reader *to)
 {
     for (uint32_t i = 0; i < b->n; i++) {

@@ -2,9 +2,9 @@
  *
  * It alone touches the pool, the scheduler and the model's steps.  The I/O
  * thread talks to it by mail; it talks back in batches of events, at least one
- * batch a step, which engine_dispatch brings.  Every mail posted comes back
- * exactly once by its done(), after every event that it caused before; until
- * then it belongs to the engine.  Idle, the thread sleeps.
+ * batch a step, which engine_dispatch hands out.  Every mail posted is given back
+ * exactly once, by its done(), behind the events that it caused; until then it
+ * belongs to the engine.  Idle, the thread sleeps.
  *
  * Everything here: the I/O thread, but engine_snapshot: any thread. */
 #ifndef SERVER_ENGINE_ENGINE_H
@@ -39,7 +39,7 @@ enum engine_mail_kind {
 struct engine_mail {
     struct mail mail; /* first */
     enum engine_mail_kind kind;
-    void (*done)(struct engine_mail *m); /* it is back: the poster's again; on the I/O thread */
+    void (*done)(struct engine_mail *m); /* the mail is the poster's again; on the I/O thread */
     void *owner;                         /* the poster's own */
 };
 
@@ -147,7 +147,7 @@ struct engine_config {
 /* Starts the model for the pool and step sizes, then the thread. */
 MUST_USE enum err_code engine_create(struct engine **out, const struct engine_config *cfg,
                                      struct err *e);
-/* Stops and joins the thread.  Every mail that is out comes back; events are lost. */
+/* Stops and joins the thread.  Every mail that it has is given back; events are lost. */
 void engine_destroy(struct engine *g);
 
 /* The mail is taken (done and owner are set, the kind need not be); ERR_BUSY when
@@ -163,7 +163,7 @@ struct engine_reader {
     void (*event)(void *ctx, const struct sched_event *ev, uint64_t sent_us);
 };
 
-/* Bring what waits, in order: events to the reader, mails to their done(). */
+/* Hand out what waits, in order: events to the reader, mails to their done(). */
 void engine_dispatch(struct engine *g, const struct engine_reader *to);
 
 /* The state after the last step, consistent in itself. */

@@ -4,7 +4,7 @@
 
 static bool accepted(const struct gen *g)
 {
-    return g->choice != NULL && g->choice[0].seq != GEN_SEQ_NONE;
+    return g->choice != NULL && g->choice[0].seq > GEN_SEQ_ASKED;
 }
 
 static const char *finish_name(const struct gen *g)
@@ -41,7 +41,7 @@ static void log_end(const struct gen *g)
     }
     for (uint32_t i = 0; g->choice && i < g->n_choices; i++)
         l.n_output += g->choice[i].c.n_tokens;
-    srv_log_request(g->room->cfg.log, &l);
+    srv_log_request(g->gr->cfg.log, &l);
 }
 
 static int success_label(const struct gen *g, const struct choice *c)
@@ -53,7 +53,7 @@ static int success_label(const struct gen *g, const struct choice *c)
 
 static void count_end(const struct gen *g)
 {
-    struct serving_metrics *m = g->room->cfg.metrics;
+    struct serving_metrics *m = g->gr->cfg.metrics;
     uint32_t most = 0, total = 0;
 
     for (uint32_t i = 0; i < g->n_choices; i++) {
@@ -85,6 +85,6 @@ void gen_account(const struct gen *g)
 {
     if (accepted(g))
         count_end(g);
-    if (g->room->cfg.served->log_requests)
+    if (g->gr->cfg.served->log_requests)
         log_end(g);
 }

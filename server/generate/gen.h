@@ -42,9 +42,10 @@ struct gen_prompt {
 
 /* A sequence as the engine sees it. */
 enum gen_seq {
-    GEN_SEQ_NONE, /* not accepted                  */
+    GEN_SEQ_NONE,  /* not with the engine, or refused */
+    GEN_SEQ_ASKED, /* submitted, not answered         */
     GEN_SEQ_RUNS,
-    GEN_SEQ_CANCELLED, /* its cancel is on its way */
+    GEN_SEQ_CANCELLED, /* accepted; its cancel is on its way */
     GEN_SEQ_DONE
 };
 
@@ -57,14 +58,14 @@ struct gen_choice {
 };
 
 struct gen {
-    struct generator *room;
+    struct generator *gr;
     struct exchange *x; /* NULL in END */
     enum gen_state state;
     enum gen_outcome outcome;
     uint32_t n_refs;
     struct gen *prev, *next; /* of the live ones */
     enum oai_kind kind;
-    uint64_t arrival; /* the how manieth request of the daemon, from 1 */
+    uint64_t arrival; /* its number among the daemon's requests, from 1: seeds depend on it */
     uint64_t tenant;
     int64_t created;
     char id[48], request_id[REQUEST_ID_BYTES + 1];
@@ -109,30 +110,22 @@ struct generator {
     struct gen_slot *slots;
     uint32_t n_slots, free_slot;
     uint64_t n_ids;      /* given to the engine's requests */
-    uint64_t n_arrivals; /* requests that came: nothing else counts here, as seeds depend on it */
+    uint64_t n_arrivals; /* requests that came; seeds depend on it, so that nothing else counts */
     struct buf out;      /* what is being written; empty between two calls */
 };
 
-/* --- generate.c: states --------------------------------------------------- */
-
-/* Tell the client (mid-stream: as an event) and enter END. */
-void gen_fail(struct gen *g, const struct err *e, enum gen_outcome outcome);
-/* The client has its reply, or is gone: enter END; what the engine still does for
- * it is cancelled.  g may be freed on return. */
-void gen_end(struct gen *g, enum gen_outcome outcome);
-/* Enter GATHER or STREAM. */
-void gen_enter(struct gen *g, enum gen_state state);
-
 /* --- live.c: finding them ------------------------------------------------- */
 
-void live_add(struct gen *g);
-void live_remove(struct gen *g);
+void gen_live_add(struct gen *g);
+void gen_live_remove(struct gen *g);
 /* A slot, and by it an engine id, for each prompt.  ERR_NOMEM takes none. */
-MUST_USE enum err_code live_take_slots(struct gen *g, struct err *e);
+MUST_USE enum err_code gen_live_take_slots(struct gen *g, struct err *e);
 /* Whether it has slots: it was submitted. */
-bool live_has_slots(const struct gen *g);
+bool gen_live_has_slots(const struct gen *g);
+/* Whether an id is its own, or its client's. */
+bool gen_live_is_named(const struct gen *g, const char *id);
 /* The slot of an engine id, NULL when it has ended. */
-const struct gen_slot *live_slot(const struct generator *gr, req_id id);
+const struct gen_slot *gen_live_slot(const struct generator *gr, req_id id);
 
 /* --- account.c ------------------------------------------------------------ */
 
@@ -141,14 +134,18 @@ void gen_account(const struct gen *g);
 
 /* --- reply.c: what the client is told ------------------------------------- */
 
-/* The engine has accepted it: enter GATHER, or STREAM with headers and the first
- * events. */
-void gen_reply_begin(struct gen *g);
+/* Each may find that the client is gone, which on_gone then has seen: g is in END,
+ * and the call returns ERR_OK.  ERR_NOMEM: nothing of this call was sent. */
+
+/* What a stream needs before it begins. */
+MUST_USE enum err_code gen_reply_open(struct gen *g, struct err *e);
+/* A stream's headers and first events. */
+MUST_USE enum err_code gen_reply_begin(struct gen *g, struct err *e);
 /* A stream sends what choice i has gathered, when it is due, and its finish when
- * it has one.  False: g is in END. */
-bool gen_reply_choice(struct gen *g, uint32_t i);
-/* Every choice is finished: the whole reply, or the stream's end; enters END. */
-void gen_reply_end(struct gen *g);
+ * it has one. */
+MUST_USE enum err_code gen_reply_choice(struct gen *g, uint32_t i, struct err *e);
+/* Every choice is finished: the whole reply, or the stream's end. */
+MUST_USE enum err_code gen_reply_end(struct gen *g, struct err *e);
 /* An error instead of the rest of the reply; the exchange ends in any case. */
 void gen_reply_error(struct gen *g, const struct err *e);
 

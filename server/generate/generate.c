@@ -23,7 +23,7 @@ static const bool may_go[GEN_STATES][GEN_STATES] = {
     [GEN_STREAM] = { [GEN_END] = true },
 };
 
-void gen_enter(struct gen *g, enum gen_state state)
+static void enter(struct gen *g, enum gen_state state)
 {
     assert(may_go[g->state][state]);
     g->state = state;
@@ -33,14 +33,14 @@ void gen_enter(struct gen *g, enum gen_state state)
 
 static void unref(struct gen *g)
 {
-    struct work_count *work = live_has_slots(g) ? g->room->cfg.work : NULL;
+    struct work_count *work = gen_live_has_slots(g) ? g->gr->cfg.work : NULL;
 
     assert(g->n_refs > 0);
     if (--g->n_refs > 0)
         return;
     assert(g->state == GEN_END);
     gen_account(g);
-    live_remove(g);
+    gen_live_remove(g);
     gen_unprepare(g);
     free(g);
     if (work)
@@ -60,33 +60,41 @@ static void post_cancel(struct gen *g, struct engine_cancel *m, req_id id, int32
         .choice = choice,
     };
     g->n_refs++;
-    engine_post(g->room->engine, &m->head);
+    engine_post(g->gr->engine, &m->head);
 }
 
 /* ------------------------------------------------------------------- end */
 
-/* Whether the engine has, or is about to get, work for this prompt. */
-static bool is_working(const struct gen *g, uint32_t prompt, bool unanswered)
+/* Whether the engine works on this prompt, or is about to. */
+static bool is_working(const struct gen *g, uint32_t prompt)
 {
     uint32_t n = g->prompts.req.n;
 
     for (uint32_t i = prompt * n; i < (prompt + 1) * n; i++)
-        if (g->choice[i].seq == GEN_SEQ_RUNS || unanswered)
+        if (g->choice[i].seq == GEN_SEQ_ASKED || g->choice[i].seq == GEN_SEQ_RUNS)
             return true;
     return false;
 }
 
-void gen_end(struct gen *g, enum gen_outcome outcome)
+static void set_sequences(struct gen *g, enum gen_seq seq)
+{
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        g->choice[i].seq = seq;
+}
+
+/* The client has its reply, or is gone; what the engine still does for it is
+ * cancelled.  g may be freed on return. */
+static void end(struct gen *g, enum gen_outcome outcome)
 {
     enum gen_state from = g->state;
 
-    gen_enter(g, GEN_END);
+    enter(g, GEN_END);
     g->x = NULL;
     g->outcome = outcome;
     if (from == GEN_PREPARE)
         job_cancel(&g->job);
-    for (uint32_t i = 0; live_has_slots(g) && i < g->prompts.n; i++)
-        if (is_working(g, i, from == GEN_SUBMIT))
+    for (uint32_t i = 0; gen_live_has_slots(g) && i < g->prompts.n; i++)
+        if (is_working(g, i))
             post_cancel(g, &g->prompt[i].cancel, g->request[i].id, -1);
     unref(g); /* the exchange's */
 }
@@ -99,35 +107,46 @@ static void on_gone(struct exchange *x, void *user)
     (void)x;
     if (g->status == 0)
         g->status = 499; /* no reply was sent; the customary number for it */
-    gen_end(g, GEN_CANCELLED);
+    end(g, GEN_CANCELLED);
 }
 
-void gen_fail(struct gen *g, const struct err *e, enum gen_outcome outcome)
+/* Tell the client (mid-stream: as an event), and end. */
+static void fail(struct gen *g, const struct err *e, enum gen_outcome outcome)
 {
     gen_reply_error(g, e);
-    gen_end(g, outcome);
+    end(g, outcome);
+}
+
+/* A reply's next part was sent, or (rc) could not be.  False: g is in END. */
+static bool settle(struct gen *g, enum err_code rc, const struct err *e)
+{
+    if (rc != ERR_OK)
+        fail(g, e, GEN_FAILED);
+    return g->state != GEN_END;
 }
 
 /* ---------------------------------------------------------------- events */
 
-/* Choice i has its finish, which a stream has sent. */
+/* A choice has its finish, which a stream has sent. */
 static void close_choice(struct gen *g)
 {
-    if (--g->n_open == 0)
-        gen_reply_end(g);
+    struct err e;
+
+    if (--g->n_open == 0 && settle(g, gen_reply_end(g, &e), &e))
+        end(g, GEN_FINISHED);
 }
 
 static void on_token(struct gen *g, uint32_t i, const struct sched_event *ev, uint64_t sent_us)
 {
     struct gen_choice *gc = &g->choice[i];
-    struct serving_metrics *m = g->room->cfg.metrics;
+    struct serving_metrics *m = g->gr->cfg.metrics;
     struct err e;
 
     if (g->first_us == 0) {
         g->first_us = sent_us;
         prom_observe(m->time_to_first_token, (double)(sent_us - g->began_us) / 1e6);
-        if (srv_log_shows(g->room->cfg.log, SRV_DEBUG))
-            srv_logf(g->room->cfg.log, SRV_DEBUG,
+        if (srv_log_shows(g->gr->cfg.log, SRV_DEBUG))
+            srv_logf(g->gr->cfg.log, SRV_DEBUG,
                      "%s: first token after %.1f ms; %llu tokens of its prompt were cached", g->id,
                      (double)(sent_us - g->began_us) / 1e3,
                      (unsigned long long)ev->found.hit_tokens);
@@ -138,7 +157,7 @@ static void on_token(struct gen *g, uint32_t i, const struct sched_event *ev, ui
     if (gc->c.finish != OAI_FINISH_NONE)
         return; /* behind a stop string: its cancel is on its way */
     if (choice_push(&gc->c, ev->out, &e) != ERR_OK) {
-        gen_fail(g, &e, GEN_FAILED);
+        fail(g, &e, GEN_FAILED);
         return;
     }
     bool ended = gc->c.finish != OAI_FINISH_NONE;
@@ -146,14 +165,14 @@ static void on_token(struct gen *g, uint32_t i, const struct sched_event *ev, ui
         gc->seq = GEN_SEQ_CANCELLED;
         post_cancel(g, &gc->cancel, ev->id, (int32_t)ev->choice);
     }
-    if (gen_reply_choice(g, i) && ended)
+    if (settle(g, gen_reply_choice(g, i, &e), &e) && ended)
         close_choice(g);
 }
 
 static void on_prompt_token(struct gen *g, uint32_t prompt, const struct sched_event *ev)
 {
     const struct oai_request *r = &g->prompts.req;
-    const struct tokenizer *tok = g->room->cfg.served->tokenizer;
+    const struct tokenizer *tok = g->gr->cfg.served->tokenizer;
     bool silent = r->skip_special_tokens && tokenizer_is_special(tok, ev->out->token);
     struct err e;
 
@@ -161,7 +180,7 @@ static void on_prompt_token(struct gen *g, uint32_t prompt, const struct sched_e
         return;
     if (!score_list_add(&g->prompt[prompt].scores, ev->out, ev->out->n_top, true, silent)) {
         err_nomem(&e, "prompt logprobs", g->prompts.prompt[prompt].ids.n);
-        gen_fail(g, &e, GEN_FAILED);
+        fail(g, &e, GEN_FAILED);
     }
 }
 
@@ -175,11 +194,11 @@ static void finish_choice(struct gen *g, uint32_t i, const struct sched_event *e
             err_set(&e, ev->why->code, "generation failed: %s", ev->why->message);
         else
             err_set(&e, ERR_CONFLICT, "the sequence was cancelled");
-        gen_fail(g, &e, GEN_FAILED);
+        fail(g, &e, GEN_FAILED);
     } else if (choice_end(&g->choice[i].c, ev->finish == FINISH_LENGTH, ev->stop_id, &e) !=
                ERR_OK) {
-        gen_fail(g, &e, GEN_FAILED);
-    } else if (gen_reply_choice(g, i)) {
+        fail(g, &e, GEN_FAILED);
+    } else if (settle(g, gen_reply_choice(g, i, &e), &e)) {
         close_choice(g);
     }
 }
@@ -214,7 +233,7 @@ static bool knows_cache(const struct gen *g, const struct sched_event *ev)
 
 void gen_event(void *ctx, const struct sched_event *ev, uint64_t sent_us)
 {
-    const struct gen_slot *s = live_slot(ctx, ev->id);
+    const struct gen_slot *s = gen_live_slot(ctx, ev->id);
     struct gen *g = s ? s->g : NULL;
 
     if (g == NULL || ev->choice >= g->prompts.req.n)
@@ -234,6 +253,19 @@ void gen_event(void *ctx, const struct sched_event *ev, uint64_t sent_us)
 
 /* ----------------------------------------------------------------- begin */
 
+/* The engine runs it: the reply begins. */
+static void begin_reply(struct gen *g)
+{
+    struct err e;
+
+    if (!g->prompts.req.stream) {
+        enter(g, GEN_GATHER);
+    } else if (settle(g, gen_reply_open(g, &e), &e)) {
+        enter(g, GEN_STREAM);
+        settle(g, gen_reply_begin(g, &e), &e);
+    }
+}
+
 /* The engine has taken the submission, or refused it. */
 static void on_submitted(struct engine_mail *m)
 {
@@ -242,12 +274,13 @@ static void on_submitted(struct engine_mail *m)
 
     if (g->submit.rc == ERR_OK) {
         g->n_refs += g->n_choices;
-        for (uint32_t i = 0; i < g->n_choices; i++)
-            g->choice[i].seq = waited_for ? GEN_SEQ_RUNS : GEN_SEQ_CANCELLED;
+        set_sequences(g, waited_for ? GEN_SEQ_RUNS : GEN_SEQ_CANCELLED);
         if (waited_for)
-            gen_reply_begin(g);
-    } else if (waited_for) {
-        gen_fail(g, &g->submit.err, GEN_REJECTED);
+            begin_reply(g);
+    } else {
+        set_sequences(g, GEN_SEQ_NONE);
+        if (waited_for)
+            fail(g, &g->submit.err, GEN_REJECTED);
     }
     unref(g);
 }
@@ -256,21 +289,22 @@ static void submit(struct gen *g)
 {
     struct err e;
 
-    if (live_take_slots(g, &e) != ERR_OK) {
-        gen_fail(g, &e, GEN_FAILED);
+    if (gen_live_take_slots(g, &e) != ERR_OK) {
+        fail(g, &e, GEN_FAILED);
         return;
     }
-    work_begin(g->room->cfg.work);
+    work_begin(g->gr->cfg.work);
     g->n_open = g->n_choices;
     g->submit = (struct engine_submit){ .head = { .done = on_submitted, .owner = g },
                                         .request = g->request,
                                         .n = g->prompts.n };
-    if (engine_post_submit(g->room->engine, &g->submit, &e) != ERR_OK) {
-        gen_fail(g, &e, GEN_REJECTED);
+    if (engine_post_submit(g->gr->engine, &g->submit, &e) != ERR_OK) {
+        fail(g, &e, GEN_REJECTED);
         return;
     }
     g->n_refs++;
-    gen_enter(g, GEN_SUBMIT);
+    set_sequences(g, GEN_SEQ_ASKED);
+    enter(g, GEN_SUBMIT);
 }
 
 static void on_run(struct job *j)
@@ -280,7 +314,7 @@ static void on_run(struct job *j)
 
 static void log_prepared(const struct gen *g)
 {
-    const struct srv_log *log = g->room->cfg.log;
+    const struct srv_log *log = g->gr->cfg.log;
     size_t n_tokens = 0;
 
     if (!srv_log_shows(log, SRV_DEBUG))
@@ -300,7 +334,7 @@ static void on_prepared(struct job *j, bool cancelled)
 
     (void)cancelled; /* then g is in END */
     if (g->state == GEN_PREPARE && g->rc != ERR_OK)
-        gen_fail(g, &g->err, GEN_REJECTED);
+        fail(g, &g->err, GEN_REJECTED);
     else if (g->state == GEN_PREPARE) {
         log_prepared(g);
         submit(g);
@@ -316,7 +350,7 @@ static struct gen *create(struct generator *gr, struct exchange *x, enum oai_kin
 
     if (g == NULL)
         return NULL;
-    g->room = gr;
+    g->gr = gr;
     g->x = x;
     g->n_refs = 1; /* the exchange's */
     g->kind = kind;
@@ -327,7 +361,7 @@ static struct gen *create(struct generator *gr, struct exchange *x, enum oai_kin
     g->tenant = key ? XXH3_64bits_withSeed(key, n, gr->cfg.served->salt_key) : 0;
     srv_new_id(gr->cfg.ids, kind == OAI_CHAT ? "chatcmpl-" : "cmpl-", g->id, sizeof g->id);
     strcpy(g->request_id, x->request_id);
-    live_add(g);
+    gen_live_add(g);
     x->gone = on_gone;
     x->user = g;
     return g;
@@ -350,7 +384,36 @@ void gen_start(struct generator *gr, struct exchange *x, enum oai_kind kind)
     if (jobs_submit(gr->cfg.jobs, &g->job, on_run, on_prepared, &e) == ERR_OK)
         g->n_refs++;
     else
-        gen_fail(g, &e, GEN_REJECTED);
+        fail(g, &e, GEN_REJECTED);
+}
+
+/* ---------------------------------------------------------------- cancel */
+
+/* id NULL: every one. */
+static uint32_t cancel(struct generator *gr, const char *id, const struct err *e)
+{
+    uint32_t n = 0;
+
+    /* Whoever has a client has another reference too, so that one which ends here
+     * frees no other. */
+    for (struct gen *g = gr->live, *next; g; g = next) {
+        next = g->next;
+        if (g->state == GEN_END || (id != NULL && !gen_live_is_named(g, id)))
+            continue;
+        fail(g, e, GEN_CANCELLED);
+        n++;
+    }
+    return n;
+}
+
+uint32_t gen_cancel(struct generator *gr, const char *id, const struct err *e)
+{
+    return cancel(gr, id, e);
+}
+
+void gen_cancel_all(struct generator *gr, const struct err *e)
+{
+    cancel(gr, NULL, e);
 }
 
 /* -------------------------------------------------------- the generator */
@@ -359,8 +422,7 @@ void gen_ping(struct generator *gr)
 {
     uint64_t now = srv_now_us();
 
-    /* Whoever has a client has another reference too, so that a client dropped
-     * here frees nothing. */
+    /* As in cancel: a client that is dropped here frees no generation. */
     for (struct gen *g = gr->live; g; g = g->next) {
         if (g->state != GEN_STREAM || now - g->sent_us < PING_AFTER_US)
             continue;

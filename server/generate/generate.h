@@ -1,7 +1,7 @@
 /* generate.h: completion and chat requests, each from its body to its last byte.
  *
  * A generation outlives its client: it is freed when the engine has ended every
- * sequence of it, every mail has come back, and the client has its reply or is
+ * sequence of it and given back every mail, and the client has its reply or is
  * gone.  Everything here: the I/O thread. */
 #ifndef SERVER_GENERATE_GENERATE_H
 #define SERVER_GENERATE_GENERATE_H

@@ -8,9 +8,9 @@
 
 enum { SLOT_BITS = 24, FIRST_SLOTS = 256 };
 
-void live_add(struct gen *g)
+void gen_live_add(struct gen *g)
 {
-    struct generator *gr = g->room;
+    struct generator *gr = g->gr;
 
     g->next = gr->live;
     if (g->next)
@@ -31,11 +31,11 @@ static void free_slot(struct generator *gr, req_id id)
     gr->free_slot = at;
 }
 
-void live_remove(struct gen *g)
+void gen_live_remove(struct gen *g)
 {
-    struct generator *gr = g->room;
+    struct generator *gr = g->gr;
 
-    for (uint32_t i = 0; live_has_slots(g) && i < g->prompts.n; i++)
+    for (uint32_t i = 0; gen_live_has_slots(g) && i < g->prompts.n; i++)
         free_slot(gr, g->request[i].id);
     if (g->prev)
         g->prev->next = g->next;
@@ -60,9 +60,9 @@ static bool grow_slots(struct generator *gr)
     return true;
 }
 
-enum err_code live_take_slots(struct gen *g, struct err *e)
+enum err_code gen_live_take_slots(struct gen *g, struct err *e)
 {
-    struct generator *gr = g->room;
+    struct generator *gr = g->gr;
 
     for (uint32_t i = 0; i < g->prompts.n; i++) {
         if ((gr->n_slots == 0 || gr->free_slot == UINT32_MAX) && !grow_slots(gr)) {
@@ -81,12 +81,13 @@ enum err_code live_take_slots(struct gen *g, struct err *e)
     return ERR_OK;
 }
 
-bool live_has_slots(const struct gen *g)
+bool gen_live_has_slots(const struct gen *g)
 {
-    return g->request != NULL && g->request[0].id != 0;
+    /* While the job runs, the requests are the pool's. */
+    return g->job.state == JOB_IDLE && g->request != NULL && g->request[0].id != 0;
 }
 
-const struct gen_slot *live_slot(const struct generator *gr, req_id id)
+const struct gen_slot *gen_live_slot(const struct generator *gr, req_id id)
 {
     const struct gen_slot *s = slot_of(id) < gr->n_slots ? &gr->slots[slot_of(id)] : NULL;
 
@@ -95,7 +96,7 @@ const struct gen_slot *live_slot(const struct generator *gr, req_id id)
 
 bool gen_find(const struct generator *gr, req_id id, struct gen_view *out)
 {
-    const struct gen_slot *s = live_slot(gr, id);
+    const struct gen_slot *s = gen_live_slot(gr, id);
 
     if (s == NULL)
         return false;
@@ -106,33 +107,9 @@ bool gen_find(const struct generator *gr, req_id id, struct gen_view *out)
     return true;
 }
 
-static bool is_named(const struct gen *g, const char *id)
+bool gen_live_is_named(const struct gen *g, const char *id)
 {
     return strcmp(g->id, id) == 0 || strcmp(g->request_id, id) == 0;
-}
-
-static uint32_t cancel(struct generator *gr, const char *id, const struct err *e)
-{
-    uint32_t n = 0;
-
-    for (struct gen *g = gr->live, *next; g; g = next) {
-        next = g->next; /* failing one frees no other */
-        if (g->state == GEN_END || (id != NULL && !is_named(g, id)))
-            continue;
-        gen_fail(g, e, GEN_CANCELLED);
-        n++;
-    }
-    return n;
-}
-
-uint32_t gen_cancel(struct generator *gr, const char *id, const struct err *e)
-{
-    return cancel(gr, id, e);
-}
-
-void gen_cancel_all(struct generator *gr, const struct err *e)
-{
-    cancel(gr, NULL, e);
 }
 
 enum err_code gen_copy_prompt(const struct generator *gr, const char *id, struct token_list *ids,
@@ -140,7 +117,7 @@ enum err_code gen_copy_prompt(const struct generator *gr, const char *id, struct
 {
     const struct gen *g = gr->live;
 
-    while (g != NULL && !(live_has_slots(g) && is_named(g, id)))
+    while (g != NULL && !(gen_live_has_slots(g) && gen_live_is_named(g, id)))
         g = g->next;
     if (g == NULL)
         return err_set_param(e, ERR_NOT_FOUND, "request_id",

@@ -26,10 +26,10 @@ static enum err_code make_choices(struct gen *g)
     if (g->choice == NULL)
         return err_nomem(&g->err, "choices", g->n_choices * sizeof *g->choice);
     g->rules = (struct choice_rules){
-        .tokenizer = g->room->cfg.served->tokenizer,
+        .tokenizer = g->gr->cfg.served->tokenizer,
         .req = r,
         .stops = &g->stops,
-        .n_eos = r->ignore_eos ? 0 : g->room->cfg.served->defaults.n_eos,
+        .n_eos = r->ignore_eos ? 0 : g->gr->cfg.served->defaults.n_eos,
     };
     for (uint32_t i = 0; i < g->n_choices; i++) {
         enum err_code rc = choice_init(&g->choice[i].c, &g->rules, &g->err);
@@ -52,13 +52,13 @@ static void fill_request(struct gen *g, uint32_t i)
     const struct oai_request *r = &g->prompts.req;
     const struct prompt *p = &g->prompts.prompt[i];
     struct gen_prompt *gp = &g->prompt[i];
-    uint32_t room = g->room->cfg.served->max_model_len - (uint32_t)p->ids.n;
+    uint32_t room = g->gr->cfg.served->max_model_len - (uint32_t)p->ids.n;
     bool scores = r->prompt_logprobs >= 0 || (r->echo && r->params.n_logprobs >= 0);
 
     gp->params = r->params;
     gp->params.n_logprobs = engine_logprobs(r);
     if (!r->has_seed) {
-        uint64_t key = g->room->cfg.served->seed_key;
+        uint64_t key = g->gr->cfg.served->seed_key;
         gp->params.seed = mix(key, mix(g->arrival, i));
     }
     g->request[i] = (struct sched_request){
@@ -69,7 +69,7 @@ static void fill_request(struct gen *g, uint32_t i)
         .prompt_logprobs = scores || r->max_tokens == 0,
         .priority = r->priority,
         .tenant = g->tenant,
-        .key = { .salt = prompt_salt(g->room->cfg.served, &r->cache_salt),
+        .key = { .salt = prompt_salt(g->gr->cfg.served, &r->cache_salt),
                  .no_lookup = scores || r->max_tokens == 0 },
         .params = &gp->params,
     };
@@ -82,7 +82,7 @@ static enum err_code check_scores(struct gen *g)
     uint64_t each = (uint64_t)(engine_logprobs(r) + 1), n = 0;
 
     for (uint32_t i = 0; i < g->prompts.n; i++) {
-        uint64_t ids = g->prompts.prompt[i].ids.n, room = g->room->cfg.served->max_model_len - ids;
+        uint64_t ids = g->prompts.prompt[i].ids.n, room = g->gr->cfg.served->max_model_len - ids;
         n += ids + r->n * (r->max_tokens < room ? r->max_tokens : room);
     }
     if (n * each <= MAX_SCORES)
@@ -97,8 +97,8 @@ static enum err_code check_scores(struct gen *g)
 static enum err_code prepare(struct gen *g)
 {
     const struct oai_request *r = &g->prompts.req;
-    enum err_code rc = prompt_set_read(&g->prompts, g->room->cfg.served, g->kind, g->body,
-                                       g->n_body, &g->job, &g->err);
+    enum err_code rc = prompt_set_read(&g->prompts, g->gr->cfg.served, g->kind, g->body, g->n_body,
+                                       &g->job, &g->err);
 
     free(g->body);
     g->body = NULL;

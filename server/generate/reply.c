@@ -82,7 +82,7 @@ static struct oai_usage usage_of(const struct gen *g)
 static struct oai_identity identity_of(const struct gen *g)
 {
     return (struct oai_identity){
-        .kind = g->kind, .id = g->id, .model = g->room->cfg.served->name[0], .created = g->created
+        .kind = g->kind, .id = g->id, .model = g->gr->cfg.served->name[0], .created = g->created
     };
 }
 
@@ -105,7 +105,7 @@ static void stream_echo(struct gen *g, struct buf *o, uint32_t i)
                            .stop_reason = OAI_NO_STOP_REASON };
 
     if (r->params.n_logprobs >= 0) {
-        if (!view_scores(g->room->cfg.served, &view, &gp->scores, NULL, p->ids.id[0], true,
+        if (!view_scores(g->gr->cfg.served, &view, &gp->scores, NULL, p->ids.id[0], true,
                          (uint32_t)r->params.n_logprobs))
             o->failed = true;
         d.logprobs = &view.lp;
@@ -128,7 +128,7 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
     if (c->text.n > 0 || g->kind == OAI_COMPLETION || c->scores.n > 0)
         d.text = (struct oai_text){ c->text.p ? c->text.p : "", c->text.n };
     if (r->params.n_logprobs >= 0 && c->scores.n > 0) {
-        if (!view_scores(g->room->cfg.served, &view, &c->scores, NULL, 0, false,
+        if (!view_scores(g->gr->cfg.served, &view, &c->scores, NULL, 0, false,
                          (uint32_t)r->params.n_logprobs))
             o->failed = true;
         view.lp.text_offset = c->text_offset;
@@ -158,24 +158,22 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
 /* The buffer that events are written into. */
 static struct buf *begin_events(struct gen *g)
 {
-    buf_reset(&g->room->out);
-    return &g->room->out;
+    buf_reset(&g->gr->out);
+    return &g->gr->out;
 }
 
-/* Send what was written.  False: there was no memory for it, or the client was
- * dropped; g is in END. */
-static bool send_events(struct gen *g)
+/* Send what was written. */
+static enum err_code send_events(struct gen *g, struct err *e)
 {
-    struct buf *o = &g->room->out;
-    struct err e;
+    struct buf *o = &g->gr->out;
 
-    if (buf_check(o, &e) != ERR_OK) {
+    if (buf_check(o, e) != ERR_OK) {
         buf_fini(o);
-        gen_fail(g, &e, GEN_FAILED);
-        return false;
+        return ERR_NOMEM;
     }
     g->sent_us = srv_now_us();
-    return reply_stream_data(g->x, o->p, o->n);
+    reply_stream_data(g->x, o->p, o->n);
+    return ERR_OK;
 }
 
 /* What the cache answered, over all prompts; their first starts count. */
@@ -211,31 +209,26 @@ static void cache_headers(struct gen *g)
                  (unsigned long long)c.miss_window);
 }
 
-void gen_reply_begin(struct gen *g)
+enum err_code gen_reply_open(struct gen *g, struct err *e)
 {
-    const struct oai_request *r = &g->prompts.req;
     struct oai_identity id = identity_of(g);
-    bool usage = r->include_usage || g->room->cfg.served->force_include_usage;
-    struct err e;
+    bool usage = g->prompts.req.include_usage || g->gr->cfg.served->force_include_usage;
 
-    if (!r->stream) {
-        gen_enter(g, GEN_GATHER);
-        return;
-    }
-    if (oai_stream_init(&g->stream, &id, usage, &e) != ERR_OK) {
-        gen_fail(g, &e, GEN_FAILED);
-        return;
-    }
-    gen_enter(g, GEN_STREAM);
+    return oai_stream_init(&g->stream, &id, usage, e);
+}
+
+enum err_code gen_reply_begin(struct gen *g, struct err *e)
+{
+    bool with_ids = g->prompts.req.return_token_ids;
+
     g->status = 200;
     reply_stream_begin(g->x, SSE_CONTENT_TYPE);
     struct buf *o = begin_events(g);
     for (uint32_t i = 0; g->kind == OAI_CHAT && i < g->n_choices; i++) {
-        const struct prompt *p = prompt_of(g, i);
-        oai_stream_role(o, &g->stream, i, r->return_token_ids ? p->ids.id : NULL,
-                        (uint32_t)p->ids.n);
+        const struct token_list *ids = &prompt_of(g, i)->ids;
+        oai_stream_role(o, &g->stream, i, with_ids ? ids->id : NULL, (uint32_t)ids->n);
     }
-    send_events(g);
+    return send_events(g, e);
 }
 
 /* Whether what a choice has gathered should go out now. */
@@ -243,23 +236,23 @@ static bool is_due(const struct gen *g, const struct choice *c)
 {
     const struct oai_request *r = &g->prompts.req;
 
-    if (c->n_gathered < g->room->cfg.served->stream_interval)
+    if (c->n_gathered < g->gr->cfg.served->stream_interval)
         return false;
     return c->text.n > 0 || r->return_token_ids || r->params.n_logprobs >= 0;
 }
 
-bool gen_reply_choice(struct gen *g, uint32_t i)
+enum err_code gen_reply_choice(struct gen *g, uint32_t i, struct err *e)
 {
     struct gen_choice *gc = &g->choice[i];
     struct choice *c = &gc->c;
     bool ended = c->finish != OAI_FINISH_NONE;
 
     if (g->state != GEN_STREAM)
-        return true;
+        return ERR_OK;
     bool due = ended || is_due(g, c);
     bool echo = !gc->opened && g->prompts.req.echo && (c->n_tokens > 0 || ended);
     if (!due && !echo)
-        return true;
+        return ERR_OK;
     struct buf *o = begin_events(g);
     if (echo) {
         stream_echo(g, o, i);
@@ -270,10 +263,10 @@ bool gen_reply_choice(struct gen *g, uint32_t i)
         stream_delta(g, o, i, false);
     if (due)
         stream_delta(g, o, i, ended);
-    return send_events(g);
+    return send_events(g, e);
 }
 
-static void end_stream(struct gen *g)
+static enum err_code end_stream(struct gen *g, struct err *e)
 {
     struct buf *o = begin_events(g);
 
@@ -284,11 +277,10 @@ static void end_stream(struct gen *g)
                          g->prompts.req.cache_report ? &c : NULL);
     }
     sse_done(o);
-    if (!send_events(g))
-        return;
-    g->x->gone = NULL;
-    reply_stream_end(g->x);
-    gen_end(g, GEN_FINISHED);
+    enum err_code rc = send_events(g, e);
+    if (rc == ERR_OK && g->state != GEN_END)
+        reply_stream_end(g->x);
+    return rc;
 }
 
 /* ----------------------------------------------------------- whole reply */
@@ -317,12 +309,12 @@ static bool fill_choice(struct gen *g, uint32_t i, struct oai_choice *out, struc
     }
     if (ok && r->params.n_logprobs >= 0) {
         bool echo = r->echo && p->text;
-        ok = view_scores(g->room->cfg.served, &part->scores, echo ? &gp->scores : NULL, &c->scores,
+        ok = view_scores(g->gr->cfg.served, &part->scores, echo ? &gp->scores : NULL, &c->scores,
                          p->ids.id[0], echo, (uint32_t)r->params.n_logprobs);
         out->logprobs = &part->scores.lp;
     }
     if (ok && r->prompt_logprobs >= 0) {
-        ok = view_scores(g->room->cfg.served, &part->prompt_scores, &gp->scores, NULL, p->ids.id[0],
+        ok = view_scores(g->gr->cfg.served, &part->prompt_scores, &gp->scores, NULL, p->ids.id[0],
                          true, (uint32_t)r->prompt_logprobs);
         out->prompt_logprobs = &part->prompt_scores.lp;
     }
@@ -335,7 +327,7 @@ static bool fill_choice(struct gen *g, uint32_t i, struct oai_choice *out, struc
     return ok;
 }
 
-static void send_whole(struct gen *g)
+static enum err_code send_whole(struct gen *g, struct err *e)
 {
     struct oai_choice *choice = calloc(g->n_choices, sizeof *choice);
     struct reply_part *part = calloc(g->n_choices, sizeof *part);
@@ -358,22 +350,19 @@ static void send_whole(struct gen *g)
     free(part);
     free(choice);
     o->failed |= !ok;
-    bool failed = o->failed;
-    g->status = failed ? 500 : 200;
-    g->x->gone = NULL;
+    if (buf_check(o, e) != ERR_OK) {
+        buf_fini(o);
+        return ERR_NOMEM;
+    }
+    g->status = 200;
     cache_headers(g);
     reply_out(g->x, 200, CONTENT_JSON, o);
-    if (failed)
-        buf_fini(o);
-    gen_end(g, failed ? GEN_FAILED : GEN_FINISHED);
+    return ERR_OK;
 }
 
-void gen_reply_end(struct gen *g)
+enum err_code gen_reply_end(struct gen *g, struct err *e)
 {
-    if (g->state == GEN_STREAM)
-        end_stream(g);
-    else
-        send_whole(g);
+    return g->state == GEN_STREAM ? end_stream(g, e) : send_whole(g, e);
 }
 
 /* ------------------------------------------------------------------ error */

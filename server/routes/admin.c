@@ -1,7 +1,7 @@
 /* admin.c: /admin: the exact ledger, live requests, reset, cancel.
  * Each asks the engine by mail, so that what it reports is the state between
  * two steps.  I/O thread. */
-#include "server/routes/admin.h"
+#include "server/routes/ask.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,109 +12,11 @@
 #include "server/http/query.h"
 #include "server/http/http.h"
 
-static void on_gone(struct exchange *x, void *user)
-{
-    struct admin_ask *q = user;
-
-    (void)x;
-    q->x = NULL;
-    if (q->job == NULL || q->job->state != JOB_WANTED)
-        return; /* with the engine, which answers soon */
-    job_cancel(q->job);
-    work_end(&q->srv->work);
-}
-
-static void on_answer(struct engine_mail *m)
-{
-    struct admin_ask *q = m->owner;
-
-    if (q->x)
-        q->answer(q);
-    admin_ask_end(q);
-}
-
-struct admin_ask *admin_ask_new(struct srv *srv, struct exchange *x, enum engine_mail_kind kind,
-                                void (*answer)(struct admin_ask *))
-{
-    struct admin_ask *q = srv->engine ? calloc(1, sizeof *q) : NULL;
-
-    if (q == NULL) {
-        if (srv->engine == NULL)
-            reply_error(x, 503, NULL, "the model is still loading");
-        else
-            reply_error(x, 500, NULL, "out of memory");
-        return NULL;
-    }
-    q->srv = srv;
-    q->x = x;
-    q->answer = answer;
-    q->m.head = (struct engine_mail){ .kind = kind, .done = on_answer, .owner = q };
-    x->gone = on_gone;
-    x->user = q;
-    work_begin(&srv->work);
-    return q;
-}
-
-void admin_ask_post(struct admin_ask *q)
-{
-    engine_post(q->srv->engine, &q->m.head);
-}
-
-void admin_ask_drop(struct admin_ask *q)
-{
-    if (q->release)
-        q->release(q);
-    free(q);
-}
-
-void admin_ask_end(struct admin_ask *q)
-{
-    struct work_count *work = &q->srv->work;
-
-    admin_ask_drop(q);
-    work_end(work);
-}
-
-void admin_ask_fail(struct admin_ask *q, const struct err *e)
-{
-    if (q->x)
-        reply_err(q->x, e);
-    admin_ask_end(q);
-}
-
-/* ------------------------------------------------------------ JSON pieces */
-
-void admin_put_key(struct buf *o, const char *key)
-{
-    if (o->n > 0 && o->p[o->n - 1] != '{')
-        BUF_LIT(o, ",");
-    json_put_cstring(o, key);
-    BUF_LIT(o, ":");
-}
-
-void admin_put(struct buf *o, const char *key, uint64_t v)
-{
-    admin_put_key(o, key);
-    json_put_uint(o, v);
-}
-
-void admin_open(struct buf *o, const char *key)
-{
-    admin_put_key(o, key);
-    BUF_LIT(o, "{");
-}
-
-void admin_reply(struct admin_ask *q, struct buf *o)
-{
-    reply_out(q->x, 200, CONTENT_JSON, o);
-    buf_fini(o);
-}
-
 /* ------------------------------------------------------------------ cache */
 
-static void put_blocks(struct buf *o, const struct srv *srv, const struct kvpool_stats *p)
+static void put_blocks(struct buf *o, const struct routes *rt, const struct kvpool_stats *p)
 {
-    const struct kv_layout *lay = &srv->served.model->layout;
+    const struct kv_layout *lay = &rt->served->model->layout;
     static const char *const kinds[] = { "full", "window", "latent" };
 
     BUF_LIT(o, "\"blocks\":{");
@@ -182,7 +84,7 @@ static void put_pins(struct buf *o, const struct admin_ask *q)
 
     admin_open(o, "pins");
     admin_put(o, "blocks", a->pool.n_pinned);
-    admin_put(o, "budget_blocks", q->srv->pin_budget);
+    admin_put(o, "budget_blocks", q->rt->pin_budget);
     admin_put_key(o, "list");
     BUF_LIT(o, "[");
     for (uint32_t i = 0; i < a->n_pins; i++) {
@@ -199,7 +101,7 @@ static void answer_cache(struct admin_ask *q)
     struct buf o = { 0 };
 
     BUF_LIT(&o, "{");
-    put_blocks(&o, q->srv, &a->pool);
+    put_blocks(&o, q->rt, &a->pool);
     put_prefix(&o, &a->pool);
     put_requests(&o, &a->sched);
     admin_open(&o, "ledger");
@@ -221,10 +123,10 @@ static void release_state(struct admin_ask *q)
     free(q->m.state.pins);
 }
 
-static void ask_state(struct srv *srv, struct exchange *x, bool live,
+static void ask_state(struct routes *rt, struct exchange *x, bool live,
                       void (*answer)(struct admin_ask *))
 {
-    struct admin_ask *q = admin_ask_new(srv, x, ENGINE_STATE, answer);
+    struct admin_ask *q = admin_ask_new(rt, x, ENGINE_STATE, answer);
 
     if (q == NULL)
         return;
@@ -234,9 +136,9 @@ static void ask_state(struct srv *srv, struct exchange *x, bool live,
     admin_ask_post(q);
 }
 
-void handle_cache(struct srv *srv, struct exchange *x)
+void handle_cache(struct routes *rt, struct exchange *x)
 {
-    ask_state(srv, x, false, answer_cache);
+    ask_state(rt, x, false, answer_cache);
 }
 
 static void answer_reset(struct admin_ask *q)
@@ -269,7 +171,7 @@ static void answer_reset(struct admin_ask *q)
     buf_fini(&o);
 }
 
-void handle_cache_reset(struct srv *srv, struct exchange *x)
+void handle_cache_reset(struct routes *rt, struct exchange *x)
 {
     uint64_t when = 0;
     const struct query_rule rules[] = { { "when", 0, 0, "now|idle", &when } };
@@ -280,7 +182,7 @@ void handle_cache_reset(struct srv *srv, struct exchange *x)
         reply_err(x, &e);
         return;
     }
-    q = admin_ask_new(srv, x, ENGINE_RESET, answer_reset);
+    q = admin_ask_new(rt, x, ENGINE_RESET, answer_reset);
     if (q == NULL)
         return;
     q->m.reset.when_idle = when == 1;
@@ -289,10 +191,10 @@ void handle_cache_reset(struct srv *srv, struct exchange *x)
 
 /* --------------------------------------------------------------- requests */
 
-static void put_live(struct buf *o, const struct srv *srv, const struct sched_live *l)
+static void put_live(struct buf *o, const struct routes *rt, const struct sched_live *l)
 {
     struct gen_view g = { 0 };
-    bool live = gen_find(srv->gen, l->id, &g);
+    bool live = gen_find(rt->gen, l->id, &g);
 
     BUF_LIT(o, "{\"id\":");
     json_put_cstring(o, g.id);
@@ -325,7 +227,7 @@ static void answer_requests(struct admin_ask *q)
     for (uint32_t i = 0; i < a->n_live; i++) {
         if (i > 0)
             BUF_LIT(&o, ",");
-        put_live(&o, q->srv, &a->live[i]);
+        put_live(&o, q->rt, &a->live[i]);
     }
     BUF_LIT(&o, "]");
     admin_put(&o, "running", a->sched.n_running);
@@ -334,19 +236,19 @@ static void answer_requests(struct admin_ask *q)
     admin_reply(q, &o);
 }
 
-void handle_requests(struct srv *srv, struct exchange *x)
+void handle_requests(struct routes *rt, struct exchange *x)
 {
-    ask_state(srv, x, true, answer_requests);
+    ask_state(rt, x, true, answer_requests);
 }
 
 /* By our id, or by x-request-id (which clients may use twice: all of them). */
-void handle_request_delete(struct srv *srv, struct exchange *x)
+void handle_request_delete(struct routes *rt, struct exchange *x)
 {
     struct buf o = { 0 };
     struct err e;
 
     err_set(&e, ERR_CONFLICT, "the request was cancelled by an operator");
-    uint32_t n = gen_cancel(srv->gen, x->path_tail, &e);
+    uint32_t n = gen_cancel(rt->gen, x->path_tail, &e);
     if (n == 0) {
         err_set(&e, ERR_NOT_FOUND, "no live request has the id `%.150s`", x->path_tail);
         reply_err(x, &e);

@@ -1,14 +1,13 @@
 /* completions.c: /v1/completions and /v1/chat/completions.  I/O thread. */
 #include "server/generate/generate.h"
 #include "server/routes/routes.h"
-#include "server/server.h"
 
-void handle_completions(struct srv *srv, struct exchange *x)
+void handle_completions(struct routes *rt, struct exchange *x)
 {
-    gen_start(srv->gen, x, OAI_COMPLETION);
+    gen_start(rt->gen, x, OAI_COMPLETION);
 }
 
-void handle_chat(struct srv *srv, struct exchange *x)
+void handle_chat(struct routes *rt, struct exchange *x)
 {
-    gen_start(srv->gen, x, OAI_CHAT);
+    gen_start(rt->gen, x, OAI_CHAT);
 }

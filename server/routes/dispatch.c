@@ -4,8 +4,8 @@
 
 #include <string.h>
 
+#include "server/routes/routes.h"
 #include "server/routes/table.h"
-#include "server/server.h"
 
 /* The route of a request; NULL: answered. */
 static const struct route *find_route(struct exchange *x)
@@ -34,10 +34,9 @@ static const char *field_of(const void *request, const char *name, size_t *n)
 }
 
 /* May this client call the route?  False: answered. */
-static bool pass_guard(const struct srv *srv, const struct route *r, struct exchange *x)
+static bool pass_guard(const struct routes *rt, const struct route *r, struct exchange *x)
 {
-    const struct srv_list *keys =
-        r->guard == GUARD_ADMIN ? &srv->opt.admin_keys : &srv->opt.api_keys;
+    const struct srv_list *keys = r->guard == GUARD_ADMIN ? rt->admin_keys : rt->api_keys;
     struct guard_request request = { .peer = x->peer, .field = field_of, .request = x };
 
     switch (guard_check(r->guard, keys, &request)) {

@@ -1,6 +1,6 @@
 /* dispatch.h: from a request to its handler: route, method, guard.
  *
- * The callbacks of struct http_config; app is the struct srv.  I/O thread. */
+ * The callbacks of struct http_config; app is the struct routes.  I/O thread. */
 #ifndef SERVER_ROUTES_DISPATCH_H
 #define SERVER_ROUTES_DISPATCH_H
 

@@ -13,7 +13,7 @@
 #define SERVER_ROUTES_GUARD_H
 
 #include "server/http/http.h"
-#include "server/options.h"
+#include "server/base/list.h"
 
 enum guard { GUARD_NONE, GUARD_API, GUARD_ADMIN };
 

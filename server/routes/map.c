@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "server/routes/admin.h"
+#include "server/routes/ask.h"
 #include "server/base/clock.h"
 #include "server/generate/generate.h"
 #include "server/http/query.h"
@@ -33,18 +33,18 @@ static void release_map(struct admin_ask *q)
     free(map);
 }
 
-static void put_request(struct buf *o, const struct srv *srv, req_id id, uint32_t choice)
+static void put_request(struct buf *o, const struct routes *rt, req_id id, uint32_t choice)
 {
     struct gen_view g = { 0 };
 
-    gen_find(srv->gen, id, &g); /* all 0 for one that has ended */
+    gen_find(rt->gen, id, &g); /* all 0 for one that has ended */
     BUF_LIT(o, "{\"id\":");
     json_put_cstring(o, g.id);
     admin_put(o, "prompt", g.prompt);
     admin_put(o, "choice", choice);
 }
 
-static void put_block(struct buf *o, const struct srv *srv, uint32_t id,
+static void put_block(struct buf *o, const struct routes *rt, uint32_t id,
                       const struct kvpool_block *b, const struct engine_holders *h)
 {
     char hash[24];
@@ -69,7 +69,7 @@ static void put_block(struct buf *o, const struct srv *srv, uint32_t id,
     for (uint32_t i = 0; i < h->n; i++) {
         if (i > 0)
             BUF_LIT(o, ",");
-        put_request(o, srv, h->who[i].id, h->who[i].choice);
+        put_request(o, rt, h->who[i].id, h->who[i].choice);
         BUF_LIT(o, "}");
     }
     BUF_LIT(o, "]}");
@@ -98,13 +98,13 @@ static void answer_blocks(struct admin_ask *q)
         if (!first)
             BUF_LIT(&o, ",");
         first = false;
-        put_block(&o, q->srv, a->first + i, &a->block[i], &a->holders[i]);
+        put_block(&o, q->rt, a->first + i, &a->block[i], &a->holders[i]);
     }
     BUF_LIT(&o, "]}");
     admin_reply(q, &o);
 }
 
-void handle_blocks(struct srv *srv, struct exchange *x)
+void handle_blocks(struct routes *rt, struct exchange *x)
 {
     uint64_t offset = 0, limit = PAGE, state = 0;
     const struct query_rule rules[] = {
@@ -119,7 +119,7 @@ void handle_blocks(struct srv *srv, struct exchange *x)
         return;
     }
     struct map *map = calloc(1, sizeof *map);
-    struct admin_ask *q = map ? admin_ask_new(srv, x, ENGINE_BLOCKS, answer_blocks) : NULL;
+    struct admin_ask *q = map ? admin_ask_new(rt, x, ENGINE_BLOCKS, answer_blocks) : NULL;
     if (q == NULL) {
         if (map == NULL)
             reply_error(x, 500, NULL, "out of memory");
@@ -155,7 +155,7 @@ static void put_span(struct buf *o, const char *key, uint64_t from, uint64_t to)
         json_put_uint(o, to - from);
 }
 
-static void put_rows(struct buf *o, const struct srv *srv, const struct srv_steps_copy *c,
+static void put_rows(struct buf *o, const struct routes *rt, const struct srv_steps_copy *c,
                      const struct srv_step *s)
 {
     admin_put_key(o, "rows_detail");
@@ -168,7 +168,7 @@ static void put_rows(struct buf *o, const struct srv *srv, const struct srv_step
         const struct srv_step_row *r = &c->row[s->first_row + i];
         if (i > 0)
             BUF_LIT(o, ",");
-        put_request(o, srv, r->id, r->choice);
+        put_request(o, rt, r->id, r->choice);
         admin_put(o, "request", r->id);
         admin_put(o, "past", r->past);
         admin_put(o, "tokens", r->n);
@@ -178,7 +178,7 @@ static void put_rows(struct buf *o, const struct srv *srv, const struct srv_step
     BUF_LIT(o, "]");
 }
 
-static void put_step(struct buf *o, const struct srv *srv, const struct srv_steps_copy *c,
+static void put_step(struct buf *o, const struct routes *rt, const struct srv_steps_copy *c,
                      const struct srv_step *s, bool with_rows)
 {
     static const char *const names[] = { "planned", "launched", "collected", "done", "failed" };
@@ -209,7 +209,7 @@ static void put_step(struct buf *o, const struct srv *srv, const struct srv_step
     admin_put(o, "waiting", s->n_waiting);
     admin_put(o, "idle_blocks", s->n_idle_blocks);
     if (with_rows)
-        put_rows(o, srv, c, s);
+        put_rows(o, rt, c, s);
     BUF_LIT(o, "}");
 }
 
@@ -223,13 +223,13 @@ static void answer_steps(struct admin_ask *q)
         return;
     }
     BUF_LIT(&o, "{");
-    admin_put(&o, "history", q->srv->opt.step_history);
+    admin_put(&o, "history", q->rt->step_history);
     admin_put(&o, "now_us", srv_now_us());
     BUF_LIT(&o, ",\"steps\":[");
     for (uint32_t i = 0; i < a->steps.n_steps; i++) {
         if (i > 0)
             BUF_LIT(&o, ",");
-        put_step(&o, q->srv, &a->steps, &a->steps.step[i], a->with_rows);
+        put_step(&o, q->rt, &a->steps, &a->steps.step[i], a->with_rows);
     }
     BUF_LIT(&o, "]}");
     admin_reply(q, &o);
@@ -240,7 +240,7 @@ static void release_steps(struct admin_ask *q)
     srv_steps_copy_fini(&q->m.steps.steps);
 }
 
-void handle_steps(struct srv *srv, struct exchange *x)
+void handle_steps(struct routes *rt, struct exchange *x)
 {
     uint64_t last = STEPS, rows = 1;
     const struct query_rule rules[] = {
@@ -254,7 +254,7 @@ void handle_steps(struct srv *srv, struct exchange *x)
         reply_err(x, &e);
         return;
     }
-    q = admin_ask_new(srv, x, ENGINE_STEPS, answer_steps);
+    q = admin_ask_new(rt, x, ENGINE_STEPS, answer_steps);
     if (q == NULL)
         return;
     q->release = release_steps;

@@ -13,7 +13,7 @@
 
 #include "server/base/clock.h"
 #include "server/generate/prompt.h"
-#include "server/routes/admin.h"
+#include "server/routes/ask.h"
 #include "server/generate/generate.h"
 #include "server/http/http.h"
 
@@ -35,25 +35,10 @@ struct pin_job {
 
 /* ----------------------------------------------------------------- answers */
 
-void admin_put_pin(struct buf *o, const struct srv_pin *pin)
-{
-    uint64_t now = srv_now_us();
-    char id[32];
-
-    snprintf(id, sizeof id, "pin-%llu", (unsigned long long)pin->number);
-    BUF_LIT(o, "{\"id\":");
-    json_put_cstring(o, id);
-    admin_put(o, "tokens", pin->n_tokens);
-    admin_put(o, "blocks", pin->n_blocks);
-    admin_put_key(o, "expires_in_seconds");
-    json_put_double(o, pin->expires_us > now ? (double)(pin->expires_us - now) / 1e6 : 0);
-    BUF_LIT(o, "}");
-}
-
 static void put_budget(struct buf *o, const struct admin_ask *q)
 {
     admin_put(o, "pinned_blocks", q->m.pin.pool.n_pinned);
-    admin_put(o, "budget_blocks", q->srv->pin_budget);
+    admin_put(o, "budget_blocks", q->rt->pin_budget);
 }
 
 static void answer_pin(struct admin_ask *q)
@@ -164,7 +149,7 @@ static void on_run(struct job *job)
 {
     struct pin_job *j = job_of(job);
 
-    j->rc = read_body(j, &j->ask->srv->served, &j->err);
+    j->rc = read_body(j, j->ask->rt->served, &j->err);
 }
 
 static void on_read(struct job *job, bool cancelled)
@@ -179,10 +164,10 @@ static void on_read(struct job *job, bool cancelled)
         return;
     }
     if (j->rc == ERR_OK && j->request_id[0] != '\0') {
-        j->rc = gen_copy_prompt(q->srv->gen, j->request_id, &j->ids, &m->key.salt, &j->err);
+        j->rc = gen_copy_prompt(q->rt->gen, j->request_id, &j->ids, &m->key.salt, &j->err);
     } else if (j->rc == ERR_OK) {
         ids = &j->prompts.prompt[0].ids;
-        m->key.salt = prompt_salt(&q->srv->served, &j->prompts.req.cache_salt);
+        m->key.salt = prompt_salt(q->rt->served, &j->prompts.req.cache_salt);
     }
     if (j->rc != ERR_OK) {
         admin_ask_fail(q, &j->err);
@@ -195,10 +180,10 @@ static void on_read(struct job *job, bool cancelled)
     admin_ask_post(q);
 }
 
-void handle_pin(struct srv *srv, struct exchange *x)
+void handle_pin(struct routes *rt, struct exchange *x)
 {
     struct pin_job *j = calloc(1, sizeof *j);
-    struct admin_ask *q = j ? admin_ask_new(srv, x, ENGINE_PIN, answer_pin) : NULL;
+    struct admin_ask *q = j ? admin_ask_new(rt, x, ENGINE_PIN, answer_pin) : NULL;
 
     if (q == NULL) {
         if (j == NULL)
@@ -211,7 +196,7 @@ void handle_pin(struct srv *srv, struct exchange *x)
     q->job = &j->job;
     j->ask = q;
     j->body = http_take_body(x, &j->n_body);
-    if (jobs_submit(&srv->jobs, &j->job, on_run, on_read, &j->err) != ERR_OK)
+    if (jobs_submit(rt->jobs, &j->job, on_run, on_read, &j->err) != ERR_OK)
         admin_ask_fail(q, &j->err);
 }
 
@@ -256,7 +241,7 @@ static enum err_code read_unpin(const char *body, size_t n, uint64_t *number, st
     return rc;
 }
 
-void handle_unpin(struct srv *srv, struct exchange *x)
+void handle_unpin(struct routes *rt, struct exchange *x)
 {
     struct admin_ask *q;
     struct err e;
@@ -270,7 +255,7 @@ void handle_unpin(struct srv *srv, struct exchange *x)
         reply_err(x, &e);
         return;
     }
-    q = admin_ask_new(srv, x, ENGINE_PIN, answer_unpin);
+    q = admin_ask_new(rt, x, ENGINE_PIN, answer_unpin);
     if (q == NULL)
         return;
     q->m.pin.verb = ENGINE_PIN_REMOVE;
@@ -285,23 +270,23 @@ static void on_expired(struct engine_mail *m)
 {
     struct admin_ask *q = m->owner;
 
-    q->srv->pins_expiring = false;
+    q->rt->pins_expiring = false;
     free(q);
 }
 
-void admin_tick(struct srv *srv)
+void admin_tick(struct routes *rt)
 {
     struct engine_snapshot s;
     struct admin_ask *q;
 
-    if (srv->engine == NULL || srv->pin_budget == 0 || srv->pins_expiring)
+    if (rt->engine == NULL || rt->pin_budget == 0 || rt->pins_expiring)
         return;
-    engine_snapshot(srv->engine, &s);
+    engine_snapshot(rt->engine, &s);
     q = s.pool.n_pins > 0 && !s.busy ? calloc(1, sizeof *q) : NULL;
     if (q == NULL)
         return;
-    srv->pins_expiring = true;
-    q->srv = srv;
+    rt->pins_expiring = true;
+    q->rt = rt;
     q->m.head = (struct engine_mail){ .kind = ENGINE_PIN, .done = on_expired, .owner = q };
     q->m.pin.verb = ENGINE_PIN_EXPIRE;
     admin_ask_post(q);

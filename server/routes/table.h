@@ -7,7 +7,7 @@
 #include "server/http/http.h"
 #include "server/routes/guard.h"
 
-struct srv;
+struct routes;
 
 /* What of a request's path must match. */
 enum route_match {
@@ -21,7 +21,7 @@ struct route {
     enum route_match match;
     enum guard guard;
     bool has_body; /* others refuse a body that is large or awaited with 413 */
-    void (*handler)(struct srv *srv, struct exchange *x);
+    void (*handler)(struct routes *rt, struct exchange *x);
 };
 
 /* All of them. */

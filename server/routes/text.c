@@ -9,7 +9,6 @@
 #include "proto/openai/response.h"
 #include "server/generate/prompt.h"
 #include "server/http/http.h"
-#include "server/server.h"
 
 struct text_job {
     struct job job;
@@ -114,9 +113,9 @@ static void on_gone(struct exchange *x, void *user)
     job_cancel(&((struct text_job *)user)->job);
 }
 
-static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
+static void start(struct routes *rt, struct exchange *x, enum oai_kind kind)
 {
-    const char *refusal = srv_phase_refusal(srv->phase);
+    const char *refusal = srv_phase_refusal(*rt->phase);
     struct text_job *j = refusal ? NULL : calloc(1, sizeof *j);
 
     if (refusal) {
@@ -127,11 +126,11 @@ static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
         reply_error(x, 500, NULL, "out of memory");
         return;
     }
-    j->served = &srv->served;
+    j->served = rt->served;
     j->x = x;
     j->kind = kind;
     j->body = http_take_body(x, &j->n_body);
-    if (jobs_submit(&srv->jobs, &j->job, on_run, on_done, &j->err) != ERR_OK) {
+    if (jobs_submit(rt->jobs, &j->job, on_run, on_done, &j->err) != ERR_OK) {
         reply_err(x, &j->err);
         destroy(j);
         return;
@@ -140,17 +139,17 @@ static void start(struct srv *srv, struct exchange *x, enum oai_kind kind)
     x->user = j;
 }
 
-void handle_tokenize(struct srv *srv, struct exchange *x)
+void handle_tokenize(struct routes *rt, struct exchange *x)
 {
-    start(srv, x, OAI_TOKENIZE);
+    start(rt, x, OAI_TOKENIZE);
 }
 
-void handle_detokenize(struct srv *srv, struct exchange *x)
+void handle_detokenize(struct routes *rt, struct exchange *x)
 {
-    start(srv, x, OAI_DETOKENIZE);
+    start(rt, x, OAI_DETOKENIZE);
 }
 
-void handle_apply_template(struct srv *srv, struct exchange *x)
+void handle_apply_template(struct routes *rt, struct exchange *x)
 {
-    start(srv, x, OAI_TEMPLATE);
+    start(rt, x, OAI_TEMPLATE);
 }

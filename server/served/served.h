@@ -28,6 +28,8 @@ struct oai_text token_table_get(const struct token_table *t, int32_t id);
 struct served {
     const char *const *name; /* [n_names] of the model; replies carry the first */
     uint32_t n_names;
+    const char *root; /* directory that it was loaded from */
+    int64_t created;  /* Unix seconds */
     const struct model_info *model;
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; /* NULL: the model has none */

@@ -17,8 +17,12 @@ quire_test(mailbox_test SOURCES unit/mailbox_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit threads)
 quire_test(jobs_test SOURCES unit/jobs_test.c
   LIBRARIES test_support server_jobs quire::cmocka LABELS unit threads)
+quire_test(generate_test SOURCES unit/generate_test.c
+  LIBRARIES test_support server_generate_inside quire::cmocka LABELS unit threads)
+target_link_options(generate_test PRIVATE
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign)
 quire_test(stops_test SOURCES unit/stops_test.c
-  LIBRARIES test_support server_inside quire::cmocka LABELS unit property)
+  LIBRARIES test_support server_generate_inside quire::cmocka LABELS unit property)
 quire_test(http_test SOURCES unit/http_test.c
   LIBRARIES test_support server_http_inside quire::cmocka LABELS unit property)
 add_library(http_rig STATIC support/http_rig.c)
@@ -27,15 +31,15 @@ foreach(name connection_test reply_test listener_test)
   quire_test(${name} SOURCES unit/${name}.c LIBRARIES http_rig quire::cmocka LABELS unit)
 endforeach()
 quire_test(dispatch_test SOURCES unit/dispatch_test.c
-  LIBRARIES http_rig server_inside quire::cmocka LABELS unit)
+  LIBRARIES http_rig server_routes_inside server_inside quire::cmocka LABELS unit)
 quire_test(http_smoke SOURCES fuzz/http_smoke.c fuzz/http_fuzz.c
   LIBRARIES http_rig quire::cmocka LABELS fuzz)
 quire_test(choice_test SOURCES unit/choice_test.c
-  LIBRARIES test_support server_inside quire::cmocka LABELS unit)
+  LIBRARIES test_support server_generate_inside quire::cmocka LABELS unit)
 quire_test(query_test SOURCES unit/query_test.c
   LIBRARIES test_support server_http_inside quire::cmocka LABELS unit)
 quire_test(routes_test SOURCES unit/routes_test.c
-  LIBRARIES test_support server_inside quire::cmocka LABELS unit)
+  LIBRARIES test_support server_routes_inside server_inside quire::cmocka LABELS unit)
 quire_test(steps_test SOURCES unit/steps_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(engine_fault_test SOURCES fault/engine_fault_test.c
@@ -44,7 +48,7 @@ quire_test(http_alloc_test SOURCES fault/http_alloc_test.c
   LIBRARIES http_rig quire::cmocka LABELS fault)
 target_link_options(http_alloc_test PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 quire_test(server_alloc_test SOURCES fault/server_alloc_test.c
-  LIBRARIES test_support server_inside server_http_inside quire::cmocka LABELS fault)
+  LIBRARIES test_support server_inside server_generate_inside server_http_inside quire::cmocka LABELS fault)
 target_link_options(server_alloc_test PRIVATE
   -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign)
 if(QUIRE_FUZZ)

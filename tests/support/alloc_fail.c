@@ -13,8 +13,8 @@ void *__wrap_realloc(void *p, size_t n);
 int __real_posix_memalign(void **out, size_t align, size_t n) __attribute__((weak));
 int __wrap_posix_memalign(void **out, size_t align, size_t n);
 
-static int64_t countdown = -1, counted;
-static bool stay, fired;
+static _Atomic int64_t countdown = -1, counted;
+static _Atomic bool stay, fired;
 
 void alloc_fail_at(int64_t n, bool sticky)
 {

@@ -3,7 +3,7 @@
  * A test program that links test_support with the option
  *   target_link_options(... -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
  * sees every malloc, calloc and realloc of the linked static libraries counted
- * here; with --wrap=posix_memalign, these too.  One thread. */
+ * here, whichever thread they are on; with --wrap=posix_memalign, these too. */
 #ifndef TESTS_SUPPORT_ALLOC_FAIL_H
 #define TESTS_SUPPORT_ALLOC_FAIL_H
 

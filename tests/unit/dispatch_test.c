@@ -7,20 +7,28 @@
 #include "proto/openai/response.h"
 #include "server/routes/dispatch.h"
 #include "server/routes/table.h"
-#include "server/server.h"
+#include "server/routes/routes.h"
 #include "support/http_rig.h"
 
+struct keys {
+    struct srv_list api_keys, admin_keys;
+};
+
 /* What the daemon answers to one request; borrowed until the next. */
-static const char *ask(const struct srv_options *opt, enum http_peer peer, const char *text)
+static const char *ask(const struct keys *keys, enum http_peer peer, const char *text)
 {
     static char out[8192];
-    static struct srv srv;
+    static const enum srv_phase phase = SRV_LOADING;
+    static const struct served served;
+    struct routes routes = { .served = &served,
+                             .phase = &phase,
+                             .api_keys = &keys->api_keys,
+                             .admin_keys = &keys->admin_keys };
     struct rig r;
     struct client c;
 
-    srv.opt = *opt;
     rig_open(&r, NULL);
-    r.server->cfg.app = &srv;
+    r.server->cfg.app = &routes;
     r.server->cfg.head = route_check_head;
     r.server->cfg.request = route_dispatch;
     r.server->cfg.write_err = oai_write_error;
@@ -33,19 +41,19 @@ static const char *ask(const struct srv_options *opt, enum http_peer peer, const
     return out;
 }
 
-static const struct srv_options open_to_all, keyed = {
+static const struct keys open_to_all, keyed = {
     .api_keys = { { "user-key" }, 1 },
     .admin_keys = { { "admin-key" }, 1 },
 };
 
-static const char *send_line(const struct srv_options *opt, enum http_peer peer, const char *method,
+static const char *send_line(const struct keys *keys, enum http_peer peer, const char *method,
                              const char *path, const char *fields)
 {
     char text[512];
 
     snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", method, path,
              fields);
-    return ask(opt, peer, text);
+    return ask(keys, peer, text);
 }
 
 /* Every path of the table, by methods that it does not know: 405 with the list of those

@@ -1,14 +1,13 @@
-/* admin.h: what the handlers of /admin share: an ask, which goes to the engine by
- * mail and comes back, so that what they report is the state between two steps;
- * and pieces of their JSON.  I/O thread. */
-#ifndef SERVER_ROUTES_ADMIN_H
-#define SERVER_ROUTES_ADMIN_H
+/* ask.h: what the handlers of /admin share: an ask, a mail to the engine that is
+ * answered between two steps, so that what they report is one state of it; and
+ * pieces of their JSON.  I/O thread. */
+#ifndef SERVER_ROUTES_ASK_H
+#define SERVER_ROUTES_ASK_H
 
-#include "server/http/http.h"
-#include "server/server.h"
+#include "server/routes/routes.h"
 
 struct admin_ask {
-    struct srv *srv;
+    struct routes *rt;
     struct exchange *x;                   /* NULL: the client is gone */
     void (*answer)(struct admin_ask *q);  /* called when the mail is back and x is there */
     void (*release)(struct admin_ask *q); /* NULL, or frees what q carries */
@@ -26,7 +25,7 @@ struct admin_ask {
 
 /* An ask for x; NULL: x was answered (loading, out of memory).  Ends by
  * admin_ask_post, admin_ask_fail or admin_ask_end. */
-struct admin_ask *admin_ask_new(struct srv *srv, struct exchange *x, enum engine_mail_kind kind,
+struct admin_ask *admin_ask_new(struct routes *rt, struct exchange *x, enum engine_mail_kind kind,
                                 void (*answer)(struct admin_ask *));
 void admin_ask_post(struct admin_ask *q);
 /* Answer with an error instead, and end. */
