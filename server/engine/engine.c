@@ -3,8 +3,8 @@
  * Owns the pool, the scheduler, the mailboxes and a fixed number of event
  * batches; when all are out, the thread waits for the I/O thread to return one,
  * so a slow reader of events slows the engine instead of growing memory.
- * Nothing is allocated after creation except what an operator's question takes
- * away. */
+ * Nothing is allocated after creation but what an answer to an operator needs,
+ * which the poster frees. */
 #include "server/engine/engine.h"
 
 #include <pthread.h>

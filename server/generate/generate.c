@@ -224,13 +224,6 @@ static void on_done(struct gen *g, uint32_t i, const struct sched_event *ev)
     unref(g); /* the sequence's */
 }
 
-/* Whether the event tells what the cache answered: the prompt was looked up. */
-static bool knows_cache(const struct gen *g, const struct sched_event *ev)
-{
-    return ev->kind == SCHED_TOKEN ||
-           (ev->kind == SCHED_DONE && (ev->n_output > 0 || g->prompts.req.max_tokens == 0));
-}
-
 void gen_event(void *ctx, const struct sched_event *ev, uint64_t sent_us)
 {
     const struct gen_slot *s = gen_live_slot(ctx, ev->id);
@@ -239,7 +232,8 @@ void gen_event(void *ctx, const struct sched_event *ev, uint64_t sent_us)
     if (g == NULL || ev->choice >= g->prompts.req.n)
         return;
     uint32_t prompt = s->prompt, i = prompt * g->prompts.req.n + ev->choice;
-    if (knows_cache(g, ev))
+    /* A prompt that was never looked up ends without a token. */
+    if (ev->kind != SCHED_PROMPT_TOKEN && (ev->n_output > 0 || g->prompts.req.max_tokens == 0))
         g->prompt[prompt].found = ev->found;
     if (ev->kind == SCHED_DONE)
         on_done(g, i, ev);

@@ -122,7 +122,7 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
     struct choice *c = &g->choice[i].c;
     const struct prompt *p = prompt_of(g, i);
     struct score_view view = { 0 };
-    struct oai_usage usage = usage_of(g);
+    struct oai_usage usage;
     struct oai_delta d = { .index = i, .stop_reason = OAI_NO_STOP_REASON };
 
     if (c->text.n > 0 || g->kind == OAI_COMPLETION || c->scores.n > 0)
@@ -147,8 +147,10 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
         d.finish = c->finish;
         d.stop_reason = c->reason;
     }
-    if (r->continuous_usage)
+    if (r->continuous_usage) {
+        usage = usage_of(g);
         d.usage = &usage;
+    }
     oai_stream_delta(o, &g->stream, &d);
     g->choice[i].opened = true;
     free(view.memory);
@@ -231,16 +233,6 @@ enum err_code gen_reply_begin(struct gen *g, struct err *e)
     return send_events(g, e);
 }
 
-/* Whether what a choice has gathered should go out now. */
-static bool is_due(const struct gen *g, const struct choice *c)
-{
-    const struct oai_request *r = &g->prompts.req;
-
-    if (c->n_gathered < g->gr->cfg.served->stream_interval)
-        return false;
-    return c->text.n > 0 || r->return_token_ids || r->params.n_logprobs >= 0;
-}
-
 enum err_code gen_reply_choice(struct gen *g, uint32_t i, struct err *e)
 {
     struct gen_choice *gc = &g->choice[i];
@@ -249,14 +241,16 @@ enum err_code gen_reply_choice(struct gen *g, uint32_t i, struct err *e)
 
     if (g->state != GEN_STREAM)
         return ERR_OK;
-    bool due = ended || is_due(g, c);
-    bool echo = !gc->opened && g->prompts.req.echo && (c->n_tokens > 0 || ended);
+    const struct oai_request *r = &g->prompts.req;
+    bool shows = c->text.n > 0 || r->return_token_ids || r->params.n_logprobs >= 0;
+    bool due = ended || (shows && c->n_gathered >= g->gr->cfg.served->stream_interval);
+    bool echo = !gc->opened && r->echo && (c->n_tokens > 0 || ended);
     if (!due && !echo)
         return ERR_OK;
     struct buf *o = begin_events(g);
     if (echo) {
         stream_echo(g, o, i);
-        gc->opened = g->kind == OAI_CHAT || !g->prompts.req.return_token_ids;
+        gc->opened = g->kind == OAI_CHAT || !r->return_token_ids;
     }
     /* A chat's finish is an event of its own. */
     if (ended && g->kind == OAI_CHAT && (c->text.n > 0 || c->scores.n > 0 || c->n_ids > 0))

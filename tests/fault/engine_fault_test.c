@@ -523,6 +523,26 @@ TEST(destroyed_while_busy)
     close_world(&w);
 }
 
+/* Whatever the engine had when it was told to end. */
+TEST(mails_are_given_back_at_the_end)
+{
+    struct world w;
+    struct engine_submit m;
+    struct sched_request r = request(1, 400);
+    struct engine_state ask[3];
+    struct engine_cancel c = { .head = MAIL(&w, ENGINE_CANCEL), .id = 1, .choice = -1 };
+
+    open_world(&w);
+    post(&w, &m, &r, 1);
+    for (int i = 0; i < 3; i++) {
+        ask[i] = (struct engine_state){ .head = MAIL(&w, ENGINE_STATE) };
+        engine_post(w.engine, &ask[i].head);
+    }
+    engine_post(w.engine, &c.head);
+    close_world(&w);
+    assert_int_equal(w.n_answers, 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -537,6 +557,7 @@ int main(void)
         RUN(operators_ask_beside_traffic),
         RUN(a_deferred_reset_outlives_a_failed_step),
         RUN(destroyed_while_busy),
+        RUN(mails_are_given_back_at_the_end),
     };
 
     int failed = cmocka_run_group_tests_name("one by one", tests, NULL, NULL);

@@ -247,7 +247,8 @@ static void tell_token(struct world *w, req_id id, uint32_t choice, int32_t toke
 {
     struct sampled out = { .token = token };
 
-    tell(w, (struct sched_event){ .kind = SCHED_TOKEN, .id = id, .choice = choice, .out = &out });
+    tell(w, (struct sched_event){
+                .kind = SCHED_TOKEN, .id = id, .choice = choice, .out = &out, .n_output = 1 });
 }
 
 static void tell_done(struct world *w, req_id id, uint32_t choice, enum finish finish,
@@ -314,6 +315,27 @@ TEST(a_stream_leaves_token_by_token)
     assert_int_equal(c.n_ends, 1);
     assert_contains(c.text, "\"finish_reason\":\"length\"");
     assert_contains(c.text, "data: [DONE]\n\n");
+    close_world(&w);
+}
+
+/* From the event to the exchange a token allocates nothing, once buffers have the
+ * size that tokens need. */
+TEST(a_streamed_token_allocates_nothing)
+{
+    struct world w;
+    struct client c;
+
+    open_world(&w);
+    begin(&w, &c, "{" PROMPT ",\"stream\":true,\"stop\":\"never said\",\"max_tokens\":300}");
+    for (int32_t i = 0; i < 200; i++) {
+        if (i == 100)
+            alloc_fail_at(-1, false);
+        c.n_text = 0;
+        tell_token(&w, id_of(&w, 0), 0, 300 + i % 100);
+        assert_true(i > 100 || c.n_text > 0);
+    }
+    assert_int_equal(alloc_fail_count(), 0);
+    tell_done(&w, id_of(&w, 0), 0, FINISH_LENGTH, NULL);
     close_world(&w);
 }
 
@@ -673,6 +695,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RUN(a_whole_reply_leaves_once_when_the_last_choice_ends),
         RUN(a_stream_leaves_token_by_token),
+        RUN(a_streamed_token_allocates_nothing),
         RUN(a_stop_string_ends_the_reply_before_the_engine_does),
         RUN(a_bad_body_is_refused_and_the_engine_not_asked),
         RUN(outside_of_serving_requests_are_refused),
