@@ -155,6 +155,13 @@ __device__ __forceinline__ void feed_tiles(const struct attn_call &c, const stru
     int blocks = look_up(c, w, w.pos0);
     for (int i = 0; i < w.n; i++) {
         int pos = w.pos0 + i * KEYS, next = look_up(c, w, pos + KEYS);
+        /* The next tile comes to L2 while its stage is still read; a granule's rows follow
+         * one another. */
+        if (threadIdx.x < KEYS / PLAN_GRANULE && next >= 0)
+            warm_l2_run(
+                (const char *)c.key_cache +
+                    cache_offset(c, next, pos + KEYS + threadIdx.x * PLAN_GRANULE, 0, DK * 2),
+                PLAN_GRANULE * DK * 2);
         uint32_t to = data + (1 + t->stage) * TILE_BYTES;
         uint32_t mapped = __ballot_sync(0xffffffffu, blocks >= 0) & 0xF;
         bool whole = mapped == 0xF && pos >= w.begin && pos + KEYS <= w.end;

@@ -102,6 +102,14 @@ __device__ __forceinline__ void warm_l2(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/* The same for `bytes` from p on, both multiples of 16. */
+__device__ __forceinline__ void warm_l2_run(const void *p, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
+
 /* ---- numbers -------------------------------------------------------------- */
 
 __device__ __forceinline__ float exp2_approx(float x)
