@@ -1,19 +1,18 @@
-/* latent_hopper.cuh: absorbed MLA on sm_90a over a 16-bit latent cache: one cached row
- * is a key of 576 channels whose first 512 are the value, for all query heads.
+/* latent_hopper.cuh: absorbed MLA on sm_90a, 16-bit latents of 576 channels whose
+ * first 512 are the value, for all query heads.
  *
  *   q       [tokens, heads, 576] from the prologue
  *   cache   [blocks, block_size, 1, 576], bf16 or fp16
  *   part    [sequences, max_chunks, heads, 512] fp32 and (max in log2, sum)
  *   output  T, 512 a head
- * Items as in latent.cuh: (sequence, 64 packed rows, chunk of keys).  One warpgroup
- * copies Q and tiles of 64 keys; the second computes scores and weights, and the first
- * 256 output channels; the third, which gets the weights through shared memory, the
- * other 256.  While the second is at its softmax, the third's products and the copies of
- * the next tile are under way.  A tile's halves (channels 0..255, 256..575) have
- * barriers of their own: each is free when the warpgroup that reads it as V has.
- * launch   persistent: one CTA of 384 threads a SM
- * smem     Q 72 KiB, 2 tiles of keys of 72 KiB, weights 8 KiB
- * bound    matrix units: 2 (576 + 512) heads pairs FLOP at 780 TFLOP/s
+ * Items as in latent.cuh: (sequence, 64 packed rows, chunk of keys).  The first
+ * warpgroup holds Q (five panels of 64 channels in registers, four in shared memory)
+ * and turns tiles of 48 keys into weights in shared memory; the other two each own 256
+ * of the 512 output channels, add weights x V to them, and copy the next tile into the
+ * stage that they have just left.  Copies run on into the next item.
+ * launch   persistent: one CTA of 384 threads a SM; items from the list's counter
+ * smem     3 stages of 54 KiB of keys and 8 KiB of weights, Q 32 KiB
+ * bound    matrix units: rows x keys x (576 + 512) x 2 FLOP at 780 TFLOP/s
  *
  * Owns nothing.  Called by the backend, after the prologue, on its stream. */
 #ifndef ATTENTION_CUDA_LATENT_HOPPER_CUH
@@ -21,488 +20,491 @@
 
 #include "attention/cuda/cache.cuh"
 #include "attention/cuda/epilogue.cuh"
-#include "attention/cuda/hopper_tiles.cuh"
 #include "attention/cuda/kernels.h"
 #include "attention/cuda/launch.cuh"
 #include "attention/cuda/smem_budget.h"
+#include "attention/cuda/wgmma.cuh"
 #include "attention/cuda/work.cuh"
 
 namespace latent_hopper
 {
 
-using hopper::bar;
-using hopper::GROUP;
-using hopper::meet;
-using hopper::THREADS;
-using hopper::warp_arrive;
-
 enum {
+    GROUP = 128,
+    THREADS = 3 * GROUP,
     ROWS = LATENT_ROWS,
-    KEYS = 64,
-    STAGES = 2,
+    KEYS = 48, /* with 64, Q would need more registers than a warpgroup can have */
+    GRANULES = KEYS / PLAN_GRANULE,
+    STAGES = 3,
     DK = LATENT_K,
-    HALF = 256,         /* channels of V that a warpgroup computes */
-    PANEL = KEYS * 128, /* bytes of 64 channels */
-    TILE_BYTES = DK / 64 * PANEL,
-    DATA_BYTES = (1 + STAGES) * TILE_BYTES + PANEL,
-    BOX_BYTES = 2048,
+    DV = 512,
+    PANELS = DK / 64,
+    PANEL_BYTES = KEYS * 128, /* of keys: 64 channels */
+    TILE_BYTES = PANELS * PANEL_BYTES,
+    HALF_PANELS = DV / 2 / 64,                 /* of one warpgroup's value channels */
+    WEIGHT_BYTES = ROWS * 128,                 /* rows of 96 bytes, padded */
+    QUERY_PANELS = 4,                          /* the last ones, in shared memory */
+    QUERY_STEPS = (PANELS - QUERY_PANELS) * 4, /* of 16 channels, in registers */
+    QUERY_PANEL_BYTES = ROWS * 128,
+    WEIGHTS_AT = STAGES * TILE_BYTES,
+    QUERY_AT = WEIGHTS_AT + STAGES * WEIGHT_BYTES,
+    DATA_BYTES = QUERY_AT + QUERY_PANELS * QUERY_PANEL_BYTES,
     SMEM_BYTES = latent_hopper_bytes()
 };
-static_assert((int)ROWS == (int)KEYS, "Q lies like K");
-static_assert(1024 + DATA_BYTES + BOX_BYTES == SMEM_BYTES, "smem_budget.h");
+static_assert(TILE_BYTES % 1024 == 0 && PANEL_BYTES % 1024 == 0, "swizzled panels");
 
-typedef struct hopper::turn<STAGES> turn;
-
+/* What all warpgroups need of an item; id -1: there is none. */
 struct item {
-    int seq, first, n_rows, row0, chunk, n_chunks, past;
-    int begin, end, pos0, n; /* keys; first tile, tiles; n below 0: no more items */
-    const int32_t *table;
+    int id, seq, first, past, n_rows, row0, chunk, n_chunks;
+    int begin, end, pos0, n; /* keys; first tile, tiles            */
+    int low, high;           /* positions of the tile's valid rows */
 };
 
-/* The same in shared memory. */
-struct note {
-    int4 rows, keys, rest;
-};
-
+/* Barriers and notes between the warpgroups, in shared memory.  The n-th item of
+ * a CTA lies in slot n % 2, the n-th tile in stage n % STAGES. */
 struct mailbox {
-    struct note note;
-    uint64_t q_full, q_empty;
-    uint64_t low_full[STAGES], low_empty[STAGES], high_full[STAGES], high_empty[STAGES];
-    uint64_t p_full, p_empty;
-    uint32_t mapped[STAGES]; /* bit i: granule i of the tile has a block */
-    int next[2];
-    float shrink[ROWS]; /* of O before a tile; after the last the factor of the output */
+    uint64_t full[STAGES], weights_full[STAGES];
+    uint64_t item_full[2], item_empty[2], sums_full[2];
+    uint32_t mapped[STAGES];    /* bit i: granule i has a block     */
+    float shrink[STAGES][ROWS]; /* what O is multiplied by first */
+    float factor[2][ROWS];      /* of an item's finished rows       */
+    int position[ROWS];         /* of its rows; -1 for none         */
+    float max[ROWS], sum[ROWS]; /* of its rows so far               */
+    struct item item[2];
 };
-static_assert(sizeof(struct mailbox) <= BOX_BYTES, "smem_budget.h");
+static_assert(DATA_BYTES + sizeof(struct mailbox) <= SMEM_BYTES, "smem_budget.h");
 
-__device__ __forceinline__ struct item find_item(const struct attn_call &c, int id)
+__device__ __forceinline__ uint32_t bar(const uint64_t *b)
 {
+    return smem_address(b);
+}
+
+/* Byte offset of piece p (16 bytes) of row r in a panel. */
+__device__ __forceinline__ uint32_t panel_at(int r, int p)
+{
+    return (uint32_t)(r * 128 + ((p ^ r) & 7) * 16);
+}
+
+/* Find item id for everybody; called by one warp. */
+__device__ __forceinline__ void find_item(const struct attn_call &c, int id, int items,
+                                          struct item *to)
+{
+    int lane = threadIdx.x & 31;
+    if (id >= items) {
+        if (lane == 0)
+            to->id = -1;
+        return;
+    }
     struct plan_unit u = list_unit(c, LIST_SPLIT, id);
-    int lane = threadIdx.x & 31, low = INT32_MAX, high = -1;
-    struct item w;
-    w.seq = u.seq;
-    w.first = u.first;
-    w.n_rows = u.n_rows;
-    w.row0 = u.row0;
-    w.chunk = u.chunk;
-    w.n_chunks = u.n_chunks;
-    w.past = u.past;
-    w.table = c.block_table + (int64_t)u.seq * c.table_cols;
-    for (int r = lane; r < w.n_rows; r += 32) {
-        int j = (w.row0 + r) / c.group;
-        int position = query_position(c, w.first + j, w.past, j);
+    int low = INT32_MAX, high = -1;
+    for (int r = lane; r < u.n_rows; r += 32) {
+        int j = (u.row0 + r) / c.group;
+        int position = query_position(c, u.first + j, u.past, j);
         low = min(low, position);
         high = max(high, position);
     }
     low = __reduce_min_sync(0xffffffffu, low);
     high = __reduce_max_sync(0xffffffffu, high);
-    w.begin = c.window > 0 ? max(u.begin, low - c.window + 1) : u.begin;
-    w.end = min(u.end - 1, high) + 1;
-    w.pos0 = w.begin & ~(PLAN_GRANULE - 1);
-    w.n = w.end > w.begin ? (w.end - w.pos0 + KEYS - 1) / KEYS : 0;
-    return w;
+    if (lane != 0)
+        return;
+    int begin = c.window > 0 ? max(u.begin, low - c.window + 1) : u.begin;
+    int end = min(u.end - 1, high) + 1, pos0 = begin & ~(PLAN_GRANULE - 1);
+    to->id = id;
+    to->seq = u.seq;
+    to->first = u.first;
+    to->past = u.past;
+    to->n_rows = u.n_rows;
+    to->row0 = u.row0;
+    to->chunk = u.chunk;
+    to->n_chunks = u.n_chunks;
+    to->begin = begin;
+    to->end = end;
+    to->pos0 = pos0;
+    to->n = end > begin ? (end - pos0 + KEYS - 1) / KEYS : 0;
+    to->low = low;
+    to->high = high;
 }
 
-/* Byte offset of piece p (16 bytes) of row r in a tile of panels of 64 rows. */
-__device__ __forceinline__ uint32_t tile_at(int r, int p)
+__device__ __forceinline__ int64_t row_index(const struct attn_call &c, const struct item &w, int r)
 {
-    return (uint32_t)((p >> 3) * PANEL + r * 128 + ((p ^ r) & 7) * 16);
+    int row = w.row0 + min(r, w.n_rows - 1);
+    return (int64_t)(w.first + row / c.group) * c.heads + row % c.group;
 }
 
-/* ---- the copying warpgroup ----------------------------------------------------- */
-
-__device__ __forceinline__ void copy_query(const struct attn_call &c, const struct item &w,
-                                           uint32_t to)
+/* A warp has read what it needs of the n-th item. */
+__device__ __forceinline__ void leave_item(struct mailbox *box, int nth)
 {
-    enum { PIECES = DK / 8 };
-    const char *from = (const char *)c.q + ((int64_t)w.first * c.heads + w.row0) * DK * 2;
-    for (int i = threadIdx.x; i < ROWS * PIECES; i += GROUP) {
-        int r = i / PIECES, p = i % PIECES;
-        bool there = r < w.n_rows;
-        copy16(to + tile_at(r, p), from + (there ? i * 16 : 0), there ? 16 : 0);
-    }
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        barrier_arrive(bar(&box->item_empty[nth & 1]));
 }
 
-/* Lane i's part of a tile's table entries: granule i % 4. */
-__device__ __forceinline__ int look_up(const struct attn_call &c, const struct item &w, int pos)
+__device__ __forceinline__ const struct item &enter_item(struct mailbox *box, int nth)
 {
-    pos += (threadIdx.x & 3) * PLAN_GRANULE;
-    return pos < w.end ? granule_block(c, w.table, pos) : -1;
-}
-
-/* Pieces [P0, P0 + N) of the 64 keys from pos, N a power of two up to 32; whole: all keys
- * are inside and mapped, else what is not there is zeroed. */
-template <int P0, int N>
-__device__ __forceinline__ void copy_pieces(const struct attn_call &c, const struct item &w,
-                                            int blocks, bool whole, uint32_t to, int pos)
-{
-    enum { PER_PASS = GROUP / N };
-    int p = P0 + threadIdx.x % N, r0 = threadIdx.x / N, in_block = (1 << c.block_shift) - 1;
-    const char *from = (const char *)c.key_cache + p * 16;
-#pragma unroll 4
-    for (int i = 0; i < KEYS / PER_PASS; i++) {
-        int granule = i * PER_PASS / 16, r = i * PER_PASS + r0;
-        int block = __shfl_sync(0xffffffffu, blocks, granule);
-        bool there = whole || (block >= 0 && pos + r >= w.begin && pos + r < w.end);
-        uint32_t slot = ((uint32_t)block << c.block_shift) + (uint32_t)((pos + r) & in_block);
-        copy16(to + tile_at(r, p), from + (there ? (uint64_t)slot * (DK * 2) : 0), there ? 16 : 0);
-    }
-}
-
-__device__ __forceinline__ void feed_tiles(const struct attn_call &c, const struct item &w,
-                                           uint32_t data, struct mailbox *box, turn *t)
-{
-    int blocks = look_up(c, w, w.pos0);
-    for (int i = 0; i < w.n; i++) {
-        int pos = w.pos0 + i * KEYS, next = look_up(c, w, pos + KEYS);
-        /* The next tile comes to L2 while its stage is still read; a granule's rows follow
-         * one another. */
-        if (threadIdx.x < KEYS / PLAN_GRANULE && next >= 0)
-            warm_l2_run(
-                (const char *)c.key_cache +
-                    cache_offset(c, next, pos + KEYS + threadIdx.x * PLAN_GRANULE, 0, DK * 2),
-                PLAN_GRANULE * DK * 2);
-        uint32_t to = data + (1 + t->stage) * TILE_BYTES;
-        uint32_t mapped = __ballot_sync(0xffffffffu, blocks >= 0) & 0xF;
-        bool whole = mapped == 0xF && pos >= w.begin && pos + KEYS <= w.end;
-        barrier_wait(bar(&box->low_empty[t->stage]), t->phase ^ 1);
-        if (threadIdx.x == 0) {
-            box->mapped[t->stage] = mapped;
-            barrier_arrive(bar(&box->low_full[t->stage]));
-        }
-        copy_pieces<0, 32>(c, w, blocks, whole, to, pos);
-        barrier_arrive_copied(bar(&box->low_full[t->stage]));
-        barrier_wait(bar(&box->high_empty[t->stage]), t->phase ^ 1);
-        copy_pieces<32, 32>(c, w, blocks, whole, to, pos);
-        copy_pieces<64, 8>(c, w, blocks, whole, to, pos);
-        barrier_arrive_copied(bar(&box->high_full[t->stage]));
-        t->next();
-        blocks = next;
-    }
-}
-
-/* All items of a CTA: its own first, then what the counter gives. */
-__device__ __forceinline__ void feed(const struct attn_call &c, uint32_t data, struct mailbox *box,
-                                     int items)
-{
-    turn t = { 0, 0 };
-    int next = blockIdx.x;
-    for (int nth = 0;; nth++) {
-        if (threadIdx.x == 0)
-            box->next[nth & 1] = next;
-        meet();
-        int id = box->next[nth & 1];
-        struct item w = {};
-        w.n = -1;
-        if (id < items)
-            w = find_item(c, id);
-        barrier_wait(bar(&box->q_empty), (nth & 1) ^ 1);
-        if (threadIdx.x == 0) {
-            box->note.rows = make_int4(w.seq, w.first, w.n_rows, w.row0);
-            box->note.keys = make_int4(w.begin, w.end, w.pos0, w.n);
-            box->note.rest = make_int4(w.chunk, w.n_chunks, w.past, 0);
-            barrier_arrive(bar(&box->q_full));
-        }
-        if (id < items)
-            copy_query(c, w, data);
-        barrier_arrive_copied(bar(&box->q_full));
-        if (id >= items)
-            return;
-        if (threadIdx.x == 0)
-            next = next_item(c, LIST_SPLIT, items);
-        feed_tiles(c, w, data, box, &t);
-    }
+    barrier_wait(bar(&box->item_full[nth & 1]), nth >> 1 & 1);
+    return box->item[nth & 1];
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- both computing warpgroups ------------------------------------------------- */
+/* ---- copies: by the two warpgroups of values --------------------------------------- */
 
-/* By one lane, which frees the note later, for its warp. */
-__device__ __forceinline__ struct item read_note(const struct note *note)
-{
-    int4 rows = {}, keys = {}, rest = {};
-    if ((threadIdx.x & 31) == 0) {
-        rows = note->rows;
-        keys = note->keys;
-        rest = note->rest;
-    }
-    struct item w;
-    w.seq = __shfl_sync(0xffffffffu, rows.x, 0);
-    w.first = __shfl_sync(0xffffffffu, rows.y, 0);
-    w.n_rows = __shfl_sync(0xffffffffu, rows.z, 0);
-    w.row0 = __shfl_sync(0xffffffffu, rows.w, 0);
-    w.begin = __shfl_sync(0xffffffffu, keys.x, 0);
-    w.end = __shfl_sync(0xffffffffu, keys.y, 0);
-    w.pos0 = __shfl_sync(0xffffffffu, keys.z, 0);
-    w.n = __shfl_sync(0xffffffffu, keys.w, 0);
-    w.chunk = __shfl_sync(0xffffffffu, rest.x, 0);
-    w.n_chunks = __shfl_sync(0xffffffffu, rest.y, 0);
-    w.past = __shfl_sync(0xffffffffu, rest.z, 0);
-    w.table = NULL;
-    return w;
-}
-
-/* The row of the tile that this lane has for h = 0 or 1. */
-__device__ __forceinline__ int lane_row(int h)
-{
-    return (threadIdx.x >> 5 & 3) * 16 + ((threadIdx.x & 31) >> 2) + h * 8;
-}
-
-__device__ __forceinline__ void shrink_output(float (&o)[HALF / 2], const float shrink[2])
-{
-    if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-        for (int i = 0; i < HALF / 2; i++)
-            o[i] *= shrink[(i >> 1) & 1];
-    }
-}
-
-/* Channels from channel0 on of this lane's rows: to the output, times factor, where the
- * sequence is one chunk, else to the partial results. */
-template <typename M>
-__device__ __forceinline__ void store(const struct attn_call &c, const struct item &w,
-                                      const float (&o)[HALF / 2], const float factor[2],
-                                      int channel0)
-{
-    enum { DV = 2 * HALF };
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int r = lane_row(h), row = w.row0 + min(r, w.n_rows - 1);
-        int token = w.first + row / c.group, head = row % c.group;
-        bool there = r < w.n_rows;
-        if (w.n_chunks == 1) {
-            M *to = (M *)c.output + ((int64_t)token * c.heads + head) * DV + channel0;
-            hopper::store_row<M, HALF>(o, h, factor[h], to, HALF, there);
-            continue;
-        }
-        float *to = c.part + part_index(c, w.seq, w.chunk, head) * DV + channel0;
-#pragma unroll
-        for (int n = 0; n < HALF / 8; n++)
-            if (there)
-                *(float2 *)&to[n * 8 + (threadIdx.x & 3) * 2] =
-                    make_float2(o[n * 4 + h * 2], o[n * 4 + h * 2 + 1]);
-    }
-}
-
-/* ---- the warpgroup of the scores ------------------------------------------------- */
-
-/* One lane's rows. */
-struct my_rows {
-    int position[2]; /* -1 for none                */
-    int low, high;   /* over the warp's valid rows */
-    float factor[2];
+/* The tile that is copied next, and is on its way to L2: tile `at` of the n-th item; lane i knows
+ * the block of granule i % 4, -1 beyond the tile, where `known`. */
+struct cursor {
+    int nth, at, stage, block;
+    bool known;
 };
 
-__device__ __forceinline__ struct my_rows find_rows(const struct attn_call &c, const struct item &w)
+__device__ __forceinline__ void look_up(const struct attn_call &c, const struct item &w,
+                                        struct cursor *k, bool warm)
 {
-    struct my_rows m;
-    m.low = INT32_MAX;
-    m.high = -1;
-    for (int h = 0; h < 2; h++) {
-        int r = lane_row(h), j = (w.row0 + min(r, w.n_rows - 1)) / c.group;
-        bool valid = r < w.n_rows;
-        m.position[h] = valid ? query_position(c, w.first + j, w.past, j) : -1;
-        m.high = max(m.high, m.position[h]);
-        m.low = min(m.low, valid ? m.position[h] : INT32_MAX);
-        m.factor[h] = c.scale * 1.4426950408889634f;
+    int granule = threadIdx.x & 3, pos = w.pos0 + k->at * KEYS + granule * PLAN_GRANULE;
+    const int32_t *table = c.block_table + (int64_t)w.seq * c.table_cols;
+    k->block = granule < GRANULES && pos < w.end ? granule_block(c, table, pos) : -1;
+    if (warm && k->block >= 0)
+        warm_l2_run((const char *)c.key_cache + cache_offset(c, k->block, pos, 0, DK * 2),
+                    PLAN_GRANULE * DK * 2);
+    k->known = true;
+}
+
+/* Start the copies of one tile: this warpgroup's four panels of values, and its
+ * share of the keys' last panel. */
+__device__ __forceinline__ void copy_tile(const struct attn_call &c, const struct item &w,
+                                          const struct cursor &k, uint32_t data, int half)
+{
+    int tid = threadIdx.x & (GROUP - 1), p = tid & 7, r0 = tid >> 3;
+    int pos = w.pos0 + k.at * KEYS;
+    bool whole = pos >= w.begin && pos + KEYS <= w.end;
+    uint32_t to = data + k.stage * TILE_BYTES + half * HALF_PANELS * PANEL_BYTES + panel_at(r0, p);
+    int last = DV / 64 - half * HALF_PANELS; /* panels to the last one */
+#pragma unroll
+    for (int g = 0; g < GRANULES; g++) {
+        int block = __shfl_sync(0xffffffffu, k.block, g), key = pos + g * PLAN_GRANULE;
+        bool inside = block >= 0 && (whole || (key + r0 >= w.begin && key + r0 < w.end));
+        uint32_t slot = ((uint32_t)block << c.block_shift) +
+                        (uint32_t)(key & ((1 << c.block_shift) - 1)) + (uint32_t)r0;
+        const char *from = (const char *)c.key_cache + (inside ? (uint64_t)slot * (DK * 2) : 0) +
+                           half * HALF_PANELS * 128 + p * 16;
+        uint32_t row = to + g * PLAN_GRANULE * 128;
+#pragma unroll
+        for (int i = 0; i < HALF_PANELS; i++)
+            copy16(row + i * PANEL_BYTES, from + i * 128, inside ? 16 : 0);
+        if ((g > 0) == half)
+            copy16(row + last * PANEL_BYTES, from + last * 128, inside ? 16 : 0);
     }
-    m.low = __reduce_min_sync(0xffffffffu, m.low);
-    m.high = __reduce_max_sync(0xffffffffu, m.high);
-    return m;
+}
+
+/* Copy tiles of items up to `last` into the stages that are free. */
+__device__ __forceinline__ void copy_ahead(const struct attn_call &c, struct mailbox *box,
+                                           struct cursor *k, uint32_t data, int half, int last,
+                                           int *free)
+{
+    while (*free > 0 && k->nth <= last) {
+        const struct item &w = enter_item(box, k->nth);
+        if (w.id < 0)
+            return;
+        if (w.n == 0) {
+            k->nth++;
+            continue;
+        }
+        if (!k->known)
+            look_up(c, w, k, half == 0 && (threadIdx.x & (GROUP - 1)) < GRANULES);
+        if (half == 0) {
+            uint32_t mapped = __ballot_sync(0xffffffffu, k->block >= 0) & ((1 << GRANULES) - 1);
+            if ((threadIdx.x & (GROUP - 1)) == 0) {
+                box->mapped[k->stage] = mapped;
+                barrier_arrive(bar(&box->full[k->stage]));
+            }
+        }
+        copy_tile(c, w, *k, data, half);
+        barrier_arrive_copied(bar(&box->full[k->stage]));
+        k->stage = k->stage + 1 == STAGES ? 0 : k->stage + 1;
+        --*free;
+        if (++k->at < w.n) {
+            look_up(c, w, k, half == 0 && (threadIdx.x & (GROUP - 1)) < GRANULES);
+        } else { /* the slot of an item whose tiles are all copied may change */
+            k->nth++;
+            k->at = 0;
+            k->known = false;
+        }
+    }
+}
+
+/* ---- scores: the first warpgroup ---------------------------------------------------- */
+
+__device__ __forceinline__ void scores_sync(void)
+{
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+}
+
+/* Q's first panels to registers, the others to shared memory, where the rows' states
+ * begin. */
+__device__ __forceinline__ void load_query(const struct attn_call &c, const struct item &w,
+                                           uint32_t (&q)[QUERY_STEPS][4], uint32_t to,
+                                           struct mailbox *box)
+{
+    enum { PIECES = QUERY_PANELS * 8 };
+    if (threadIdx.x < ROWS) {
+        int r = threadIdx.x, j = (w.row0 + r) / c.group;
+        box->position[r] = r < w.n_rows ? query_position(c, w.first + j, w.past, j) : -1;
+        box->max[r] = ATTN_NO_MAX;
+        box->sum[r] = 0.0f;
+    }
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ROWS * PIECES; i += GROUP) {
+        int r = i / PIECES, p = i % PIECES;
+        const char *from = (const char *)c.q + (row_index(c, w, r) * DK + QUERY_STEPS * 16) * 2;
+        copy16(to + (p >> 3) * QUERY_PANEL_BYTES + panel_at(r, p & 7), from + p * 16, 16);
+    }
+    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + (lane >> 2);
+    const uint32_t *top = (const uint32_t *)c.q + row_index(c, w, row) * (DK / 2) + (lane & 3);
+    const uint32_t *low = (const uint32_t *)c.q + row_index(c, w, row + 8) * (DK / 2) + (lane & 3);
+#pragma unroll
+    for (int k = 0; k < QUERY_STEPS; k++) {
+        q[k][0] = __ldcg(top + k * 8);
+        q[k][1] = __ldcg(low + k * 8);
+        q[k][2] = __ldcg(top + k * 8 + 4);
+        q[k][3] = __ldcg(low + k * 8 + 4);
+    }
+    copy_commit();
+    copy_wait<0>();
+    publish_to_matrix_units();
+    scores_sync();
 }
 
 /* Mask the scores of the tile at pos where any row does not see all of it. */
 __device__ __forceinline__ void mask(const struct attn_call &c, const struct item &w,
-                                     const struct my_rows &m, uint32_t mapped, int pos,
-                                     float (&x)[KEYS / 2])
+                                     const int *position, uint32_t mapped, int pos, float (&x)[24])
 {
-    bool whole = mapped == 0xF && pos >= w.begin && pos + KEYS <= w.end &&
-                 pos + KEYS - 1 <= m.low && (c.window <= 0 || m.high - pos < c.window);
+    bool whole = mapped == (1 << GRANULES) - 1 && pos >= w.begin && pos + KEYS <= w.end &&
+                 pos + KEYS - 1 <= w.low && (c.window <= 0 || w.high - pos < c.window);
     if (whole)
         return;
-    struct hopper::key_range seen[2];
+    int quad = threadIdx.x & 3, row = (threadIdx.x >> 5) * 16 + ((threadIdx.x & 31) >> 2);
+    int at[2] = { position[row], position[row + 8] };
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-        seen[h] = hopper::seen_keys(w.begin, w.end, m.position[h], c.window);
-    hopper::mask_keys(x, pos, seen);
-    if (mapped != 0xF)
-        hopper::mask_holes(x, mapped);
-}
-
-/* Scores of panels [FROM, TO). */
-template <typename M, int FROM, int TO>
-__device__ __forceinline__ void start_scores(float (&x)[KEYS / 2], uint32_t q_tile, uint32_t k_tile)
-{
-#pragma unroll
-    for (int k = FROM * 4; k < TO * 4; k++) {
-        uint32_t at = (k / 4) * PANEL + (k % 4) * 32;
-        product_rows<M>(x, tile_descriptor(q_tile + at, 16), tile_descriptor(k_tile + at, 16),
-                        k > 0);
+    for (int i = 0; i < 24; i++) {
+        int k = pos + (i >> 2) * 8 + quad * 2 + (i & 1), p = at[(i >> 1) & 1];
+        bool seen = k >= w.begin && k < w.end && k <= p && (c.window <= 0 || p - k < c.window) &&
+                    (mapped >> (i >> 3) & 1);
+        if (!seen)
+            x[i] = -INFINITY;
     }
 }
 
-/* The weights, for the other warpgroup too. */
-__device__ __forceinline__ void send_weights(const uint32_t (&p)[KEYS / 16][4], char *to)
-{
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            *(uint32_t *)(to + tile_at(lane_row(i & 1), k * 2 + (i >> 1)) + (threadIdx.x & 3) * 4) =
-                p[k][i];
-}
-
-__device__ __forceinline__ void send_rows(const float v[2], float *to)
-{
-    if ((threadIdx.x & 3) == 0) {
-        to[lane_row(0)] = v[0];
-        to[lane_row(1)] = v[1];
-    }
-}
-
+/* Scores, in units of 1 / factor of a power of two, to weights, for the other
+ * warpgroups; the rows' states run along. */
 template <typename M>
-__device__ __forceinline__ void score_item(const struct attn_call &c, const struct item &w,
-                                           char *data, struct mailbox *box, turn *t,
-                                           uint32_t *round)
+__device__ __forceinline__ void weigh(float (&x)[24], float factor, char *weights, float *shrink,
+                                      struct mailbox *box)
 {
-    uint32_t q_tile = smem_address(data);
-    char *weights = data + (1 + STAGES) * TILE_BYTES;
-    struct my_rows m = find_rows(c, w);
-    float o[HALF / 2], x[KEYS / 2], shrink[2];
-    float max[2] = { ATTN_NO_MAX, ATTN_NO_MAX }, sum[2] = { 0.0f, 0.0f };
-    uint32_t p[KEYS / 16][4];
-    int before = 0; /* stage whose V is still being read */
-    /* Scaling rides on the exponential where nothing comes between. */
-    bool plain = c.softcap <= 0.0f && m.factor[0] > 0.0f;
+    int lane = threadIdx.x & 31, quad = lane & 3;
 #pragma unroll
-    for (int i = 0; i < HALF / 2; i++)
-        o[i] = 0.0f;
-    for (int i = 0; i < w.n; i++) {
-        uint32_t k_tile = q_tile + (1 + t->stage) * TILE_BYTES;
-        barrier_wait(bar(&box->low_full[t->stage]), t->phase);
-        publish_to_matrix_units();
-        products_begin();
-        start_scores<M, 0, 4>(x, q_tile, k_tile);
-        barrier_wait(bar(&box->high_full[t->stage]), t->phase);
-        publish_to_matrix_units();
-        start_scores<M, 4, 9>(x, q_tile, k_tile);
-        products_commit();
-        uint32_t mapped =
-            __shfl_sync(0xffffffffu, (threadIdx.x & 31) == 0 ? box->mapped[t->stage] : 0u, 0);
-        if (i > 0) {
-            products_wait<1>();
-            warp_arrive(&box->low_empty[before]);
+    for (int r = 0; r < 2; r++) {
+        int row = (threadIdx.x >> 5) * 16 + (lane >> 2) + r * 8;
+        float before = box->max[row], top = -INFINITY, part = 0.0f;
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++)
+            top = fmaxf(top, fmaxf(x[i * 4 + r * 2], x[i * 4 + r * 2 + 1]));
+        top = fmaxf(before, quad_max(top) * factor);
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++) {
+            float a = exp2_approx(fmaf(x[i * 4 + r * 2], factor, -top));
+            float b = exp2_approx(fmaf(x[i * 4 + r * 2 + 1], factor, -top));
+            part += a + b;
+            *(uint32_t *)(weights + panel_at(row, i) + quad * 4) = pack2<M>(a, b);
         }
-        products_wait<0>();
-        pin(x);
-        pin(o);
-        if (i + 1 == w.n)
-            warp_arrive(&box->q_empty); /* the next item's Q may come */
-        if (!plain) {
-#pragma unroll
-            for (int k = 0; k < KEYS / 8; k++)
-                scale_scores(c, m.factor, &x[k * 4]);
+        part = quad_sum(part);
+        __syncwarp(); /* every lane has read the row's maximum */
+        if (quad == 0) {
+            float less = exp2_approx(before - top);
+            shrink[row] = less;
+            box->max[row] = top;
+            box->sum[row] = box->sum[row] * less + part;
         }
-        mask(c, w, m, mapped, w.pos0 + i * KEYS, x);
-        hopper::weigh(x, plain ? m.factor[0] : 1.0f, max, sum, shrink);
-#pragma unroll
-        for (int k = 0; k < KEYS / 4; k++)
-            p[k >> 2][k & 3] = pack2<M>(x[k * 2], x[k * 2 + 1]);
-        barrier_wait(bar(&box->p_empty), (*round & 1) ^ 1);
-        ++*round;
-        send_weights(p, weights);
-        send_rows(shrink, box->shrink);
-        publish_to_matrix_units();
-        barrier_arrive(bar(&box->p_full));
-        shrink_output(o, shrink);
-        pin(o);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; k++)
-            product_columns<M>(o, p[k], tile_descriptor(k_tile + k * 16 * 128, PANEL));
-        products_commit();
-        before = t->stage;
-        t->next();
     }
-    products_wait<0>();
-    pin(o);
-    warp_arrive(w.n > 0 ? &box->low_empty[before] : &box->q_empty);
-    float factor[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int r = lane_row(h), row = w.row0 + min(r, w.n_rows - 1), head = row % c.group;
-        struct attn_state s = { max[h], quad_sum(sum[h]) };
-        factor[h] = output_factor(c, s, head);
-        if (w.n_chunks > 1 && (threadIdx.x & 3) == 0 && r < w.n_rows)
+}
+
+/* An item's rows are summed: their states where it is a chunk, and the factors. */
+__device__ __forceinline__ void post_sums(const struct attn_call &c, const struct item &w,
+                                          struct mailbox *box, int nth)
+{
+    int r = threadIdx.x, head = (w.row0 + r) % c.group;
+    if (r < ROWS) {
+        struct attn_state t = { box->max[r], box->sum[r] };
+        box->factor[nth & 1][r] = output_factor(c, t, head);
+        if (w.n_chunks > 1 && r < w.n_rows)
             *(float2 *)&c.part_state[part_index(c, w.seq, w.chunk, head) * 2] =
-                make_float2(s.max, s.sum);
+                make_float2(t.max, t.sum);
     }
-    barrier_wait(bar(&box->p_empty), (*round & 1) ^ 1);
-    ++*round;
-    send_rows(factor, box->shrink);
-    barrier_arrive(bar(&box->p_full));
-    store<M>(c, w, o, factor, 0);
-}
-
-/* ---- the other ------------------------------------------------------------------ */
-
-template <typename M>
-__device__ __forceinline__ void follow_item(const struct attn_call &c, const struct item &w,
-                                            uint32_t data, struct mailbox *box, turn *t,
-                                            uint32_t *round)
-{
-    uint32_t weights = data + (1 + STAGES) * TILE_BYTES;
-    float o[HALF / 2], shrink[2];
-#pragma unroll
-    for (int i = 0; i < HALF / 2; i++)
-        o[i] = 0.0f;
-    for (int i = 0; i < w.n; i++) {
-        uint32_t v_tile = data + (1 + t->stage) * TILE_BYTES + HALF / 64 * PANEL;
-        barrier_wait(bar(&box->p_full), *round & 1);
-        ++*round;
-        publish_to_matrix_units();
-        shrink[0] = box->shrink[lane_row(0)];
-        shrink[1] = box->shrink[lane_row(1)];
-        shrink_output(o, shrink);
-        pin(o);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; k++)
-            product_columns<M>(o, tile_descriptor(weights + k * 32, 16),
-                               tile_descriptor(v_tile + k * 16 * 128, PANEL));
-        products_commit();
-        products_wait<0>();
-        pin(o);
-        barrier_arrive(bar(&box->p_empty));
-        warp_arrive(&box->high_empty[t->stage]);
-        t->next();
-    }
-    barrier_wait(bar(&box->p_full), *round & 1);
-    ++*round;
-    float factor[2] = { box->shrink[lane_row(0)], box->shrink[lane_row(1)] };
-    barrier_arrive(bar(&box->p_empty));
-    store<M>(c, w, o, factor, HALF);
+    barrier_arrive(bar(&box->sums_full[nth & 1]));
 }
 
 template <typename M>
-__device__ __forceinline__ void work(const struct attn_call &c, char *data, struct mailbox *box)
+__device__ __forceinline__ void score_items(const struct attn_call &c, char *data,
+                                            struct mailbox *box)
 {
-    bool scores = threadIdx.x < 2 * GROUP;
-    turn t = { 0, 0 };
-    uint32_t round = 0;
+    uint32_t query = smem_address(data) + QUERY_AT;
+    int stage = 0;
+    uint32_t phase = 0;
     for (int nth = 0;; nth++) {
-        barrier_wait(bar(&box->q_full), nth & 1);
-        publish_to_matrix_units();
-        struct item w = read_note(&box->note);
-        if (w.n < 0)
+        const struct item &w = enter_item(box, nth);
+        if (w.id < 0)
             return;
-        if (scores) {
-            score_item<M>(c, w, data, box, &t, &round);
-        } else {
-            warp_arrive(&box->q_empty);
-            follow_item<M>(c, w, smem_address(data), box, &t, &round);
+        uint32_t q[QUERY_STEPS][4];
+        load_query(c, w, q, query, box);
+        for (int i = 0; i < w.n; i++) {
+            float x[24];
+            uint32_t keys = smem_address(data) + stage * TILE_BYTES;
+            barrier_wait(bar(&box->full[stage]), phase);
+            publish_to_matrix_units();
+            uint32_t mapped = box->mapped[stage];
+            products_begin();
+#pragma unroll
+            for (int k = 0; k < QUERY_STEPS; k++)
+                product_rows<M>(
+                    x, q[k], tile_descriptor(keys + k / 4 * PANEL_BYTES + k % 4 * 32, 16), k > 0);
+#pragma unroll
+            for (int k = QUERY_STEPS; k < DK / 16; k++)
+                product_rows<M>(
+                    x,
+                    tile_descriptor(query + (k - QUERY_STEPS) / 4 * QUERY_PANEL_BYTES + k % 4 * 32,
+                                    16),
+                    tile_descriptor(keys + k / 4 * PANEL_BYTES + k % 4 * 32, 16));
+            products_commit();
+            products_wait<0>();
+            pin(x);
+            /* Scaling rides on the exponential where nothing comes between. */
+            float log2_scale = c.scale * 1.4426950408889634f;
+            bool plain = c.softcap <= 0.0f && log2_scale > 0.0f;
+            if (!plain) {
+                float factor[2] = { log2_scale, log2_scale };
+#pragma unroll
+                for (int k = 0; k < KEYS / 8; k++)
+                    scale_scores(c, factor, &x[k * 4]);
+            }
+            mask(c, w, box->position, mapped, w.pos0 + i * KEYS, x);
+            weigh<M>(x, plain ? log2_scale : 1.0f, data + WEIGHTS_AT + stage * WEIGHT_BYTES,
+                     box->shrink[stage], box);
+            publish_to_matrix_units();
+            barrier_arrive(bar(&box->weights_full[stage]));
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            phase ^= stage == 0;
         }
+        scores_sync();
+        post_sums(c, w, box, nth);
+        scores_sync();
+        leave_item(box, nth);
+    }
+}
+
+/* ---- values: the second and the third warpgroup -------------------------------------- */
+
+/* Rows to the output (one chunk) or to the partial results. */
+template <typename M>
+__device__ __forceinline__ void store(const struct attn_call &c, const struct item &w,
+                                      const float (&o)[2][64], const float *factor, int half)
+{
+    int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+    int channel = half * (DV / 2) + (lane & 3) * 2;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int in_tile = warp * 16 + (lane >> 2) + r * 8, row = w.row0 + in_tile;
+        if (in_tile >= w.n_rows)
+            continue;
+        int token = w.first + row / c.group, head = row % c.group;
+        if (w.n_chunks > 1) {
+            float *to = c.part + part_index(c, w.seq, w.chunk, head) * DV + channel;
+#pragma unroll
+            for (int n = 0; n < 32; n++)
+                *(float2 *)(to + n * 8) = make_float2(o[n >> 4][(n & 15) * 4 + r * 2],
+                                                      o[n >> 4][(n & 15) * 4 + r * 2 + 1]);
+        } else {
+            float f = factor[in_tile];
+            uint16_t *to = (uint16_t *)c.output + ((int64_t)token * c.heads + head) * DV + channel;
+#pragma unroll
+            for (int n = 0; n < 32; n++)
+                *(uint32_t *)(to + n * 8) = pack2<M>(o[n >> 4][(n & 15) * 4 + r * 2] * f,
+                                                     o[n >> 4][(n & 15) * 4 + r * 2 + 1] * f);
+        }
+    }
+}
+
+template <typename M>
+__device__ __forceinline__ void add_values(const struct attn_call &c, uint32_t data,
+                                           struct mailbox *box, int items, int half)
+{
+    int free = STAGES, stage = 0;
+    int row = ((threadIdx.x >> 5) & 3) * 16 + ((threadIdx.x & 31) >> 2);
+    uint32_t phase = 0;
+    bool finder = threadIdx.x >> 5 == GROUP / 32; /* one warp */
+    struct cursor k = {};
+    if (finder) {
+        find_item(c, (int)blockIdx.x, items, &box->item[0]);
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0)
+            barrier_arrive(bar(&box->item_full[0]));
+    }
+    for (int nth = 0;; nth++) {
+        const struct item &w = enter_item(box, nth);
+        if (w.id < 0)
+            return;
+        copy_ahead(c, box, &k, data, half, nth, &free);
+        if (finder) {
+            int next = 0, slot = (nth + 1) & 1;
+            if ((threadIdx.x & 31) == 0)
+                next = next_item(c, LIST_SPLIT, items);
+            next = __shfl_sync(0xffffffffu, next, 0);
+            barrier_wait(bar(&box->item_empty[slot]), ((nth + 1) >> 1 & 1) ^ 1);
+            find_item(c, next, items, &box->item[slot]);
+            __syncwarp();
+            if ((threadIdx.x & 31) == 0)
+                barrier_arrive(bar(&box->item_full[slot]));
+        }
+        float o[2][64]; /* 128 channels each */
+#pragma unroll
+        for (int i = 0; i < 128; i++)
+            o[i >> 6][i & 63] = 0.0f;
+        for (int i = w.n; i > 0; i--) {
+            uint32_t weights = data + WEIGHTS_AT + stage * WEIGHT_BYTES;
+            uint32_t values = data + stage * TILE_BYTES + half * HALF_PANELS * PANEL_BYTES;
+            /* The first warpgroup has published the keys to the matrix units: a fence
+             * here would wait for the copies that this thread has under way. */
+            barrier_wait(bar(&box->weights_full[stage]), phase);
+            float a = box->shrink[stage][row], b = box->shrink[stage][row + 8];
+            if (__any_sync(0xffffffffu, a != 1.0f || b != 1.0f)) {
+#pragma unroll
+                for (int e = 0; e < 128; e++)
+                    o[e >> 6][e & 63] *= e & 2 ? b : a;
+            }
+            pin(o[0]);
+            pin(o[1]);
+            products_begin();
+#pragma unroll
+            for (int s = 0; s < KEYS / 16; s++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    product_columns<M>(
+                        o[e], tile_descriptor(weights + s * 32, 16),
+                        tile_descriptor(values + e * 2 * PANEL_BYTES + s * 16 * 128, PANEL_BYTES));
+            products_commit();
+            products_wait<0>();
+            pin(o[0]);
+            pin(o[1]);
+            /* All of the group have left the stage before it is filled again. */
+            if (half == 0)
+                asm volatile("bar.sync 2, 128;" ::: "memory");
+            else
+                asm volatile("bar.sync 3, 128;" ::: "memory");
+            free++;
+            copy_ahead(c, box, &k, data, half, nth + 1, &free);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            phase ^= stage == 0;
+        }
+        barrier_wait(bar(&box->sums_full[nth & 1]), nth >> 1 & 1);
+        store<M>(c, w, o, box->factor[nth & 1], half);
+        leave_item(box, nth);
     }
 }
 
@@ -514,31 +516,36 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     typedef typename cache_type<KIND>::mma_type M;
-    extern __shared__ char raw[];
-    char *data = raw + (-smem_address(raw) & 1023);
+    extern __shared__ __align__(1024) char latent_data[];
+    char *data = latent_data;
     struct mailbox *box = (struct mailbox *)(data + DATA_BYTES);
+
+    if ((smem_address(data) & 1023) != 0) /* swizzled panels would lie elsewhere */
+        __trap();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(bar(&box->low_full[i]), GROUP + 1);
-            barrier_init(bar(&box->high_full[i]), GROUP);
-            barrier_init(bar(&box->low_empty[i]), 4);
-            barrier_init(bar(&box->high_empty[i]), 4);
+            barrier_init(bar(&box->full[i]), 2 * GROUP + 1);
+            barrier_init(bar(&box->weights_full[i]), GROUP);
         }
-        barrier_init(bar(&box->q_full), GROUP + 1);
-        barrier_init(bar(&box->q_empty), 8);
-        barrier_init(bar(&box->p_full), GROUP);
-        barrier_init(bar(&box->p_empty), GROUP);
+        for (int i = 0; i < 2; i++) {
+            barrier_init(bar(&box->item_full[i]), 1);
+            barrier_init(bar(&box->item_empty[i]), THREADS / 32);
+            barrier_init(bar(&box->sums_full[i]), GROUP);
+        }
         publish_to_matrix_units();
     }
     __syncthreads();
     int items = list_items(c, LIST_SPLIT);
     wait_for_upstream();
-    if (threadIdx.x < GROUP) {
-        registers_down<56>();
-        feed(c, smem_address(data), box, items);
+    release_downstream();
+    /* By one lane's word, so that the compiler knows that no warp diverges here. */
+    int group = __shfl_sync(0xffffffffu, (int)(threadIdx.x / GROUP), 0);
+    if (group == 0) {
+        registers_down<152>();
+        score_items<M>(c, data, box);
     } else {
-        registers_up<224>();
-        work<M>(c, data, box);
+        registers_up<176>();
+        add_values<M>(c, smem_address(data), box, items, group - 1);
     }
 #endif
 }

@@ -160,11 +160,11 @@ BUDGET int32_t latent_stages(const struct device_limits *r, int element)
                                                           : 0;
 }
 
-/* ---- latent_hopper.cuh: Q, two tiles of 64 keys, the weights ---------------------- */
+/* ---- latent_hopper.cuh: three tiles of 48 keys and weights, panels of Q, notes ------- */
 
 BUDGET int32_t latent_hopper_bytes(void)
 {
-    return 1024 + 28 * 64 * 128 + 2048;
+    return 3 * (48 * LATENT_K * 2 + LATENT_ROWS * 128) + 4 * LATENT_ROWS * 128 + 2560;
 }
 
 BUDGET bool latent_hopper_runs(const struct device_limits *r, bool built, int element)

@@ -95,7 +95,8 @@ template <int N> __device__ __forceinline__ void pin(float (&d)[N])
 
 #define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-#define D64(i) D16(i), D16(i + 16), D16(i + 32), D16(i + 48)
+#define REGS24                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}"
 #define REGS32                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
     "%25,%26,%27,%28,%29,%30,%31}"
@@ -103,15 +104,6 @@ template <int N> __device__ __forceinline__ void pin(float (&d)[N])
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
     "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
-
-#define REGS128                                                                                    \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21"               \
-    ",%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43"     \
-    ",%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65"     \
-    ",%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87"     \
-    ",%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%"   \
-    "108,%109"                                                                                     \
-    ",%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}"
 
 /* d (64 x 128) = or += a b: both from shared memory, both with the summed index
  * along their rows. */
@@ -129,24 +121,6 @@ __device__ __forceinline__ void product_rows(float (&d)[64], uint64_t a, uint64_
                      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " REGS64
                      ", %64, %65, p, 1, 1, 0, 0; }"
                      : D16(0), D16(16), D16(32), D16(48)
-                     : "l"(a), "l"(b), "r"((int)add));
-}
-
-/* The same with d 64 x 64. */
-template <typename M>
-__device__ __forceinline__ void product_rows(float (&d)[32], uint64_t a, uint64_t b, bool add)
-{
-    if constexpr (__is_same(M, __nv_bfloat16))
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " REGS32
-                     ", %32, %33, p, 1, 1, 0, 0; }"
-                     : D16(0), D16(16)
-                     : "l"(a), "l"(b), "r"((int)add));
-    else
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " REGS32
-                     ", %32, %33, p, 1, 1, 0, 0; }"
-                     : D16(0), D16(16)
                      : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -182,44 +156,64 @@ __device__ __forceinline__ void product_columns(float (&d)[32], const uint32_t a
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* N = 256. */
+/* d (64 x 48) = or += a b: a from registers, b from shared memory with the summed
+ * index along its rows. */
 template <typename M>
-__device__ __forceinline__ void product_columns(float (&d)[128], const uint32_t a[4], uint64_t b)
+__device__ __forceinline__ void product_rows(float (&d)[24], const uint32_t (&a)[4], uint64_t b,
+                                             bool add)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " REGS128
-                     ", {%128,%129,%130,%131}, %132, 1, 1, 1, 1;"
-                     : D64(0), D64(64)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %29, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 " REGS24
+                     ", {%24,%25,%26,%27}, %28, p, 1, 1, 0; }"
+                     : D16(0), D4(16), D4(20)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
     else
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 " REGS128
-                     ", {%128,%129,%130,%131}, %132, 1, 1, 1, 1;"
-                     : D64(0), D64(64)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %29, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 " REGS24
+                     ", {%24,%25,%26,%27}, %28, p, 1, 1, 0; }"
+                     : D16(0), D4(16), D4(20)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
-/* The same with a from shared memory, the summed index along its rows. */
+/* The same with a from shared memory, added. */
 template <typename M>
-__device__ __forceinline__ void product_columns(float (&d)[128], uint64_t a, uint64_t b)
+__device__ __forceinline__ void product_rows(float (&d)[24], uint64_t a, uint64_t b)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " REGS128
-                     ", %128, %129, 1, 1, 1, 0, 1;"
-                     : D64(0), D64(64)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 " REGS24
+                     ", %24, %25, 1, 1, 1, 0, 0;"
+                     : D16(0), D4(16), D4(20)
                      : "l"(a), "l"(b));
     else
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 " REGS128
-                     ", %128, %129, 1, 1, 1, 0, 1;"
-                     : D64(0), D64(64)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 " REGS24
+                     ", %24, %25, 1, 1, 1, 0, 0;"
+                     : D16(0), D4(16), D4(20)
+                     : "l"(a), "l"(b));
+}
+
+/* d (64 x 128) += a b: both from shared memory, a with the summed index along its
+ * rows, b with it down its rows. */
+template <typename M>
+__device__ __forceinline__ void product_columns(float (&d)[64], uint64_t a, uint64_t b)
+{
+    if constexpr (__is_same(M, __nv_bfloat16))
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " REGS64
+                     ", %64, %65, 1, 1, 1, 0, 1;"
+                     : D16(0), D16(16), D16(32), D16(48)
+                     : "l"(a), "l"(b));
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " REGS64
+                     ", %64, %65, 1, 1, 1, 0, 1;"
+                     : D16(0), D16(16), D16(32), D16(48)
                      : "l"(a), "l"(b));
 }
 
 #undef D4
 #undef D16
-#undef D64
+#undef REGS24
 #undef REGS32
 #undef REGS64
-#undef REGS128
 
 #endif
 

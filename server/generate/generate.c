@@ -25,7 +25,10 @@ static const bool may_go[GEN_STATES][GEN_STATES] = {
 
 static void enter(struct gen *g, enum gen_state state)
 {
-    assert(may_go[g->state][state]);
+    bool may = may_go[g->state][state];
+
+    assert(may);
+    (void)may;
     g->state = state;
 }
 
