@@ -155,13 +155,17 @@ __device__ __forceinline__ int granule_block(const struct attn_call &c, const in
     return b < c.num_blocks ? b : -1;
 }
 
+/* kv_slot of a position in its block, in 32 bits: a pool has fewer slots. */
+__device__ __forceinline__ uint32_t cache_slot(const struct attn_call &c, int block, int pos)
+{
+    return ((uint32_t)block << c.block_shift) + (uint32_t)(pos & ((1 << c.block_shift) - 1));
+}
+
 /* Byte offset in a cache of (block, position, kv head), rows of row_bytes. */
 __device__ __forceinline__ int64_t cache_offset(const struct attn_call &c, int block, int pos,
                                                 int head, int row_bytes)
 {
-    int in_block = pos & ((1 << c.block_shift) - 1);
-    int64_t slot = ((int64_t)block << c.block_shift) + in_block;
-    return (slot * c.kv_heads + head) * row_bytes;
+    return ((int64_t)cache_slot(c, block, pos) * c.kv_heads + head) * row_bytes;
 }
 
 #endif

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         hopper::init_ring(&box->ring_, 0);
         barrier_init(bar(&box->q_full), GROUP + 1);
         barrier_init(bar(&box->q_empty), 8);
-        publish_to_matrix_units();
+        fence_proxy_async();
     }
     __syncthreads();
     wait_for_upstream();

@@ -129,16 +129,14 @@ __device__ __forceinline__ void copy_whole(const struct attn_call &c, const stru
 {
     enum { PIECES = D / 8, PER_PASS = GROUP / PIECES };
     int p = threadIdx.x % PIECES, r0 = threadIdx.x / PIECES;
-    int in_block = (1 << c.block_shift) - 1;
     uint32_t slot_bytes = (uint32_t)c.kv_heads * D * 2;
     const char *from = (const char *)cache + (int64_t)w.kv_head * D * 2 + p * 16;
     to += tile_at(r0, p); /* the swizzle repeats every 8 rows */
 #pragma unroll
     for (int i = 0; i < KEYS / PER_PASS; i++) {
         int granule = i * PER_PASS / 16, in_granule = i * PER_PASS % 16 + r0;
-        uint32_t block = (uint32_t)__shfl_sync(0xffffffffu, blocks, granule);
-        uint32_t slot =
-            (block << c.block_shift) + (uint32_t)((pos + granule * 16) & in_block) + in_granule;
+        int block = __shfl_sync(0xffffffffu, blocks, granule);
+        uint32_t slot = cache_slot(c, block, pos + granule * 16) + (uint32_t)in_granule;
         copy16(to + i * PER_PASS * 128, from + (uint64_t)slot * slot_bytes, 16);
     }
 }
@@ -408,7 +406,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(bar(&box->q_full[i]), GROUP + 1);
             barrier_init(bar(&box->q_empty[i]), 8);
         }
-        publish_to_matrix_units();
+        fence_proxy_async();
     }
     __syncthreads();
     int items = list_items(c, LIST_PREFILL);

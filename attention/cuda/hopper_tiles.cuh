@@ -171,10 +171,9 @@ __device__ __forceinline__ void start_scores(float (&x)[64], uint32_t q_tile, ui
 #pragma unroll
     for (int k = 0; k < K / 16; k++) {
         uint32_t at = (k / 4) * PANEL_BYTES + (k % 4) * 32;
-        product_rows<M>(x, tile_descriptor(q_tile + at, 16), tile_descriptor(k_tile + at, 16),
-                        k > 0);
+        wgmma_rows<M>(x, tile_descriptor(q_tile + at, 16), tile_descriptor(k_tile + at, 16), k > 0);
     }
-    products_commit();
+    wgmma_commit();
 }
 
 template <typename M, int V>
@@ -183,8 +182,8 @@ __device__ __forceinline__ void start_output(float (&o)[V / 2], const uint32_t (
 {
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
-        product_columns<M>(o, p[k], tile_descriptor(v_tile + k * 16 * 128, PANEL_BYTES));
-    products_commit();
+        wgmma_columns<M>(o, p[k], tile_descriptor(v_tile + k * 16 * 128, PANEL_BYTES));
+    wgmma_commit();
 }
 
 template <typename M>
@@ -248,33 +247,33 @@ __device__ __forceinline__ void attend(const struct tiles &at, struct ring<STAGE
         return;
     }
     barrier_wait(bar(&ring->k_full[k->stage]), k->phase);
-    publish_to_matrix_units();
+    fence_proxy_async();
     take_turn(group);
-    products_begin();
+    wgmma_fence();
     start_scores<M, K>(x, at.q, at.k + k->stage * K_BYTES);
     give_turn(group);
     uint32_t mapped = holes<SCORES, STAGES>(ring, k->stage);
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(x);
     free_k(at, ring, k, 0);
     weigh(x, scores(0, mapped, x), s->max, s->sum, shrink);
     pack_weights<M>(x, p);
     for (int i = 1; i < at.n; i++) {
         barrier_wait(bar(&ring->k_full[k->stage]), k->phase);
-        publish_to_matrix_units();
+        fence_proxy_async();
         take_turn(group);
-        products_begin();
+        wgmma_fence();
         start_scores<M, K>(x, at.q, at.k + k->stage * K_BYTES);
         barrier_wait(bar(&ring->v_full[v->stage]), v->phase);
-        publish_to_matrix_units();
+        fence_proxy_async();
         start_output<M, V>(s->o, p, at.v + v->stage * V_BYTES);
         give_turn(group);
         mapped = holes<SCORES, STAGES>(ring, k->stage);
-        products_wait<1>();
+        wgmma_wait<1>();
         pin(x);
         free_k(at, ring, k, i);
         weigh(x, scores(i, mapped, x), s->max, s->sum, shrink);
-        products_wait<0>();
+        wgmma_wait<0>();
         pin(s->o);
         warp_arrive(&ring->v_empty[v->stage]);
         v->next();
@@ -286,11 +285,11 @@ __device__ __forceinline__ void attend(const struct tiles &at, struct ring<STAGE
         pack_weights<M>(x, p);
     }
     barrier_wait(bar(&ring->v_full[v->stage]), v->phase);
-    publish_to_matrix_units();
+    fence_proxy_async();
     pin(s->o);
-    products_begin();
+    wgmma_fence();
     start_output<M, V>(s->o, p, at.v + v->stage * V_BYTES);
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(s->o);
     warp_arrive(&ring->v_empty[v->stage]);
     v->next();

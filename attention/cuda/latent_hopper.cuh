@@ -182,8 +182,7 @@ __device__ __forceinline__ void copy_tile(const struct attn_call &c, const struc
     for (int g = 0; g < GRANULES; g++) {
         int block = __shfl_sync(0xffffffffu, k.block, g), key = pos + g * PLAN_GRANULE;
         bool inside = block >= 0 && (whole || (key + r0 >= w.begin && key + r0 < w.end));
-        uint32_t slot = ((uint32_t)block << c.block_shift) +
-                        (uint32_t)(key & ((1 << c.block_shift) - 1)) + (uint32_t)r0;
+        uint32_t slot = cache_slot(c, block, key) + (uint32_t)r0;
         const char *from = (const char *)c.key_cache + (inside ? (uint64_t)slot * (DK * 2) : 0) +
                            half * HALF_PANELS * 128 + p * 16;
         uint32_t row = to + g * PLAN_GRANULE * 128;
@@ -269,7 +268,7 @@ __device__ __forceinline__ void load_query(const struct attn_call &c, const stru
     }
     copy_commit();
     copy_wait<0>();
-    publish_to_matrix_units();
+    fence_proxy_async();
     scores_sync();
 }
 
@@ -358,22 +357,22 @@ __device__ __forceinline__ void score_items(const struct attn_call &c, char *dat
             float x[24];
             uint32_t keys = smem_address(data) + stage * TILE_BYTES;
             barrier_wait(bar(&box->full[stage]), phase);
-            publish_to_matrix_units();
+            fence_proxy_async();
             uint32_t mapped = box->mapped[stage];
-            products_begin();
+            wgmma_fence();
 #pragma unroll
             for (int k = 0; k < QUERY_STEPS; k++)
-                product_rows<M>(
-                    x, q[k], tile_descriptor(keys + k / 4 * PANEL_BYTES + k % 4 * 32, 16), k > 0);
+                wgmma_rows<M>(x, q[k], tile_descriptor(keys + k / 4 * PANEL_BYTES + k % 4 * 32, 16),
+                              k > 0);
 #pragma unroll
             for (int k = QUERY_STEPS; k < DK / 16; k++)
-                product_rows<M>(
+                wgmma_rows<M>(
                     x,
                     tile_descriptor(query + (k - QUERY_STEPS) / 4 * QUERY_PANEL_BYTES + k % 4 * 32,
                                     16),
                     tile_descriptor(keys + k / 4 * PANEL_BYTES + k % 4 * 32, 16));
-            products_commit();
-            products_wait<0>();
+            wgmma_commit();
+            wgmma_wait<0>();
             pin(x);
             /* Scaling rides on the exponential where nothing comes between. */
             float log2_scale = c.scale * 1.4426950408889634f;
@@ -387,7 +386,7 @@ __device__ __forceinline__ void score_items(const struct attn_call &c, char *dat
             mask(c, w, box->position, mapped, w.pos0 + i * KEYS, x);
             weigh<M>(x, plain ? log2_scale : 1.0f, data + WEIGHTS_AT + stage * WEIGHT_BYTES,
                      box->shrink[stage], box);
-            publish_to_matrix_units();
+            fence_proxy_async();
             barrier_arrive(bar(&box->weights_full[stage]));
             stage = stage + 1 == STAGES ? 0 : stage + 1;
             phase ^= stage == 0;
@@ -480,16 +479,16 @@ __device__ __forceinline__ void add_values(const struct attn_call &c, uint32_t d
             }
             pin(o[0]);
             pin(o[1]);
-            products_begin();
+            wgmma_fence();
 #pragma unroll
             for (int s = 0; s < KEYS / 16; s++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
-                    product_columns<M>(
+                    wgmma_columns<M>(
                         o[e], tile_descriptor(weights + s * 32, 16),
                         tile_descriptor(values + e * 2 * PANEL_BYTES + s * 16 * 128, PANEL_BYTES));
-            products_commit();
-            products_wait<0>();
+            wgmma_commit();
+            wgmma_wait<0>();
             pin(o[0]);
             pin(o[1]);
             /* All of the group have left the stage before it is filled again. */
@@ -532,7 +531,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(bar(&box->item_empty[i]), THREADS / 32);
             barrier_init(bar(&box->sums_full[i]), GROUP);
         }
-        publish_to_matrix_units();
+        fence_proxy_async();
     }
     __syncthreads();
     int items = list_items(c, LIST_SPLIT);

@@ -188,9 +188,9 @@ template <int KIND, int D, int ROWS, int STAGES> struct warp_ring {
         enum { PER_PASS = 32 / tile::PIECES > 0 ? 32 / tile::PIECES : 1 };
         int lane = threadIdx.x & 31, r0 = PER_PASS > 1 ? lane / tile::PIECES : 0;
         int p = PER_PASS > 1 ? lane % tile::PIECES : lane;
-        int pos = (first + i * WARPS) * GRANULE, in_block = (1 << c.block_shift) - 1;
+        int pos = (first + i * WARPS) * GRANULE;
         uint32_t slot_bytes = (uint32_t)(c.kv_heads * tile::ROW_BYTES);
-        uint32_t slot = ((uint32_t)block << c.block_shift) + (uint32_t)(pos & in_block) + r0;
+        uint32_t slot = cache_slot(c, block, pos) + (uint32_t)r0;
         int64_t at = (int64_t)((uint64_t)slot * slot_bytes) + w.kv_head * tile::ROW_BYTES + p * 16;
         const char *k = (const char *)c.key_cache + at, *v = (const char *)c.value_cache + at;
         uint32_t to = smem + (i % sh::STAGES) * sh::STAGE_BYTES;

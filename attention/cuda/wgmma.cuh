@@ -1,4 +1,4 @@
-/* wgmma.cuh: sm_90a's warpgroup products and what they need: descriptors of
+/* wgmma.cuh: sm_90a's warpgroup matrix instructions (wgmma) and what they need: descriptors of
  * 128-byte-swizzled tiles, barriers in shared memory, registers moved between
  * warpgroups.
  *
@@ -42,7 +42,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
 
 /* What this thread wrote to shared memory, or knows to be written, before the
  * matrix units read it. */
-__device__ __forceinline__ void publish_to_matrix_units(void)
+__device__ __forceinline__ void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -59,7 +59,7 @@ template <int N> __device__ __forceinline__ void registers_up(void)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* ---- products ------------------------------------------------------------------ */
+/* ---- wgmma --------------------------------------------------------------------- */
 
 /* Of a swizzled tile at a shared address: the step between groups of 8 rows is
  * 1024 bytes; `across` is the step between panels, which matters only where
@@ -70,17 +70,17 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t a
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-__device__ __forceinline__ void products_begin(void)
+__device__ __forceinline__ void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-__device__ __forceinline__ void products_commit(void)
+__device__ __forceinline__ void wgmma_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-template <int N> __device__ __forceinline__ void products_wait(void)
+template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
@@ -108,7 +108,7 @@ template <int N> __device__ __forceinline__ void pin(float (&d)[N])
 /* d (64 x 128) = or += a b: both from shared memory, both with the summed index
  * along their rows. */
 template <typename M>
-__device__ __forceinline__ void product_rows(float (&d)[64], uint64_t a, uint64_t b, bool add)
+__device__ __forceinline__ void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
         asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; "
@@ -127,7 +127,7 @@ __device__ __forceinline__ void product_rows(float (&d)[64], uint64_t a, uint64_
 /* d (64 x N) += a b: a from registers, b from shared memory with the summed index
  * down its rows.  N = 128 or 64. */
 template <typename M>
-__device__ __forceinline__ void product_columns(float (&d)[64], const uint32_t a[4], uint64_t b)
+__device__ __forceinline__ void wgmma_columns(float (&d)[64], const uint32_t a[4], uint64_t b)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " REGS64
@@ -142,7 +142,7 @@ __device__ __forceinline__ void product_columns(float (&d)[64], const uint32_t a
 }
 
 template <typename M>
-__device__ __forceinline__ void product_columns(float (&d)[32], const uint32_t a[4], uint64_t b)
+__device__ __forceinline__ void wgmma_columns(float (&d)[32], const uint32_t a[4], uint64_t b)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " REGS32
@@ -159,8 +159,8 @@ __device__ __forceinline__ void product_columns(float (&d)[32], const uint32_t a
 /* d (64 x 48) = or += a b: a from registers, b from shared memory with the summed
  * index along its rows. */
 template <typename M>
-__device__ __forceinline__ void product_rows(float (&d)[24], const uint32_t (&a)[4], uint64_t b,
-                                             bool add)
+__device__ __forceinline__ void wgmma_rows(float (&d)[24], const uint32_t (&a)[4], uint64_t b,
+                                           bool add)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
         asm volatile("{ .reg .pred p; setp.ne.b32 p, %29, 0; "
@@ -178,7 +178,7 @@ __device__ __forceinline__ void product_rows(float (&d)[24], const uint32_t (&a)
 
 /* The same with a from shared memory, added. */
 template <typename M>
-__device__ __forceinline__ void product_rows(float (&d)[24], uint64_t a, uint64_t b)
+__device__ __forceinline__ void wgmma_rows(float (&d)[24], uint64_t a, uint64_t b)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
         asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 " REGS24
@@ -195,7 +195,7 @@ __device__ __forceinline__ void product_rows(float (&d)[24], uint64_t a, uint64_
 /* d (64 x 128) += a b: both from shared memory, a with the summed index along its
  * rows, b with it down its rows. */
 template <typename M>
-__device__ __forceinline__ void product_columns(float (&d)[64], uint64_t a, uint64_t b)
+__device__ __forceinline__ void wgmma_columns(float (&d)[64], uint64_t a, uint64_t b)
 {
     if constexpr (__is_same(M, __nv_bfloat16))
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " REGS64
