@@ -1,10 +1,12 @@
 """Plant each kind of fault in a small tree and require check_tree to name it."""
 import pathlib
+import runpy
 import subprocess
 import sys
 import tempfile
 
 CHECK = pathlib.Path(__file__).parent.parent / "check_tree"
+ROOMS = runpy.run_path(str(CHECK))["ROOMS"]
 FAULTS = {
     "proto/a.c": ('/* a */\n#include "kvpool/kvpool.h"\n', "proto may not depend on kvpool"),
     "kvpool/b.c": ('/* b */\n#include "scheduler/sched.h"\n', "kvpool may not depend on scheduler"),
@@ -46,6 +48,26 @@ def build(root, files):
                    check=True)
 
 
+def check_every_room():
+    """No room is exempt: a circle of two oddly named functions is found in each."""
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        build(root, {"a": "int of_b(void);\nint of_a(void) { return of_b(); }\n",
+                     "b": "int of_a(void);\nint of_b(void) { return of_a(); }\n"})
+        made = root / "proto/plan/libproto_plan.a"
+        for room in ROOMS:
+            folder = root / room.removesuffix("/api")
+            folder.mkdir(parents=True, exist_ok=True)
+            library = folder / f"lib{room.replace('/', '_')}.a"
+            if library != made:
+                library.write_bytes(made.read_bytes())
+        code, out = run("--symbols", root)
+        for room in ROOMS:
+            for line in (f"{room}/a.c: exports of_a", f"{room}: circle of files: a.c, b.c"):
+                assert line in out, (line, out)
+        assert code == 1 and out.endswith(f"{3 * len(ROOMS)} findings\n"), out
+
+
 def check_libraries():
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
@@ -72,4 +94,5 @@ with tempfile.TemporaryDirectory() as name:
         assert code == 1 and expected in out and path in out, (path, out)
         (root / path).unlink()
 check_libraries()
+check_every_room()
 print("all kinds of fault found")
