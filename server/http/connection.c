@@ -67,9 +67,6 @@ static void begin_exchange(struct conn *c)
 static void next_exchange(struct conn *c)
 {
     http_parser_next(&c->http);
-    c->number = ++c->server->n_opened;
-    srv_logf(c->server->cfg.log, SRV_DEBUG, "connection %llu opened, %u open",
-             (unsigned long long)c->number, c->server->n_conns);
     begin_exchange(c);
     set_state(c, CONN_IDLE);
 }
@@ -79,17 +76,8 @@ static void next_exchange(struct conn *c)
 /* Keep bytes for later; false when memory is short. */
 static bool stash(struct conn *c, const char *data, size_t n)
 {
-    if (c->cap_in - c->n_in < n) {
-        char *p = realloc(c->in, c->n_in + n);
-        if (p == NULL)
-            return false;
-        c->in = p;
-        c->cap_in = c->n_in + n;
-    }
-    if (n > 0)
-        memcpy(c->in + c->n_in, data, n);
-    c->n_in += n;
-    return true;
+    buf_put(&c->in, data, n);
+    return !c->in.failed;
 }
 
 /* Echo the client's request id where it is printable, else make one. */
@@ -184,7 +172,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
 
 static void resume_reading(struct conn *c)
 {
-    if (c->read_paused && c->n_in < STASH_BYTES && c->state != CONN_CLOSED) {
+    if (c->read_paused && c->in.n < STASH_BYTES && c->state != CONN_CLOSED) {
         c->read_paused = false;
         if (uv_read_start(&c->u.stream, on_alloc, on_read) != 0)
             conn_drop(c);
@@ -193,7 +181,7 @@ static void resume_reading(struct conn *c)
 
 static void pause_reading(struct conn *c)
 {
-    if (c->n_in >= STASH_BYTES && !c->read_paused) {
+    if (c->in.n >= STASH_BYTES && !c->read_paused) {
         c->read_paused = true;
         uv_read_stop(&c->u.stream);
     }
@@ -202,20 +190,17 @@ static void pause_reading(struct conn *c)
 /* Drop the first n stashed bytes. */
 static void unstash(struct conn *c, size_t n)
 {
-    memmove(c->in, c->in + n, c->n_in - n);
-    c->n_in -= n;
-    if (c->n_in == 0) {
-        free(c->in);
-        c->in = NULL;
-        c->cap_in = 0;
-    }
+    memmove(c->in.p, c->in.p + n, c->in.n - n);
+    c->in.n -= n;
+    if (c->in.n == 0)
+        buf_fini(&c->in);
 }
 
 /* Parse stashed bytes and data[0..n) behind them, until they are used up or a
  * request is being answered. */
 static void advance(struct conn *c, const char *data, size_t n)
 {
-    bool from_stash = c->n_in > 0;
+    bool from_stash = c->in.n > 0;
     size_t at = 0;
 
     if (from_stash) {
@@ -223,8 +208,8 @@ static void advance(struct conn *c, const char *data, size_t n)
             conn_drop(c);
             return;
         }
-        data = c->in;
-        n = c->n_in;
+        data = c->in.p;
+        n = c->in.n;
     }
     while (may_parse(c)) {
         size_t used;
@@ -319,6 +304,9 @@ void conn_start(struct conn *c, enum http_peer peer)
 {
     c->u.handle.data = c;
     c->peer = peer;
+    c->number = ++c->server->n_opened;
+    srv_logf(c->server->cfg.log, SRV_DEBUG, "connection %llu opened, %u open",
+             (unsigned long long)c->number, c->server->n_conns);
     begin_exchange(c);
     set_state(c, CONN_IDLE);
     if (uv_read_start(&c->u.stream, on_alloc, on_read) != 0)

@@ -79,8 +79,7 @@ struct conn {
     enum http_peer peer;
     struct http_parser http;
     struct exchange x;
-    char *in; /* bytes not yet parsed, owned */
-    size_t n_in, cap_in;
+    struct buf in; /* bytes not yet parsed */
     bool read_paused, read_eof;
     struct buf pending, in_flight; /* output waiting; output being written */
     size_t last_left;              /* in_flight bytes at the last stall look */

@@ -32,7 +32,7 @@ static void on_handle_closed(uv_handle_t *h)
     http_parser_fini(&c->http);
     buf_fini(&c->pending);
     buf_fini(&c->in_flight);
-    free(c->in);
+    buf_fini(&c->in);
     free(c);
     http_server_release(s);
 }
@@ -197,7 +197,7 @@ void conn_write(struct conn *c, const char *data, size_t n)
 void conn_close_when_sent(struct conn *c)
 {
     c->close_when_sent = true;
-    c->n_in = 0;
+    buf_reset(&c->in);
     mark_dirty(c);
 }
 

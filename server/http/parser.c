@@ -59,30 +59,11 @@ static int refuse(llhttp_t *ll, int status, const char *problem)
     return HPE_USER;
 }
 
-/* Append to a growing buffer, keeping a NUL after it. */
-static bool append(char **p, size_t *n, size_t *cap, const char *data, size_t len)
-{
-    if (*cap - *n < len + 1) {
-        size_t want = *cap ? *cap * 2 : 1024;
-        while (want - *n < len + 1)
-            want *= 2;
-        char *q = realloc(*p, want);
-        if (q == NULL)
-            return false;
-        *p = q;
-        *cap = want;
-    }
-    memcpy(*p + *n, data, len);
-    *n += len;
-    (*p)[*n] = '\0';
-    return true;
-}
-
 static int keep_text(llhttp_t *ll, const char *at, size_t n)
 {
     struct http_parser *p = ll->data;
 
-    if (!append(&p->text, &p->n_text, &p->cap_text, at, n))
+    if (buf_add(&p->text, at, n, NULL) != ERR_OK)
         return refuse(ll, 500, "out of memory");
     return 0;
 }
@@ -92,7 +73,7 @@ static int on_url(llhttp_t *ll, const char *at, size_t n)
     struct http_parser *p = ll->data;
     int rc = keep_text(ll, at, n);
 
-    p->n_url = (uint32_t)p->n_text;
+    p->n_url = (uint32_t)p->text.n;
     return rc;
 }
 
@@ -106,7 +87,7 @@ static int on_field(llhttp_t *ll, const char *at, size_t n)
         if (p->n_fields == HTTP_MAX_FIELDS)
             return refuse(ll, 431, "more than 100 header fields");
         p->in_value = false;
-        p->field[p->n_fields++] = (struct http_field){ .name = (uint32_t)p->n_text };
+        p->field[p->n_fields++] = (struct http_field){ .name = (uint32_t)p->text.n };
     }
     p->field[p->n_fields - 1].n_name += (uint32_t)n;
     return keep_text(ll, at, n);
@@ -121,7 +102,7 @@ static int on_value(llhttp_t *ll, const char *at, size_t n)
         return refuse(ll, 400, "trailer fields are not accepted");
     if (!p->in_value) {
         p->in_value = true;
-        f->value = (uint32_t)p->n_text;
+        f->value = (uint32_t)p->text.n;
     }
     f->n_value += (uint32_t)n;
     return keep_text(ll, at, n);
@@ -166,11 +147,11 @@ static int on_body(llhttp_t *ll, const char *at, size_t n)
 {
     struct http_parser *p = ll->data;
 
-    if (p->n_body + n > p->lim.body_bytes)
+    if (p->body.n + n > p->lim.body_bytes)
         return refuse(ll, 413, "the body is larger than this server accepts");
     if (!has_room(p, n))
         return refuse(ll, 503, no_room);
-    if (!append(&p->body, &p->n_body, &p->cap_body, at, n))
+    if (buf_add(&p->body, at, n, NULL) != ERR_OK)
         return refuse(ll, 500, "out of memory");
     charge(p, n);
     return 0;
@@ -202,31 +183,27 @@ void http_parser_init(struct http_parser *p, const struct http_limits *lim)
 
 void http_parser_fini(struct http_parser *p)
 {
-    free(p->text);
-    free(p->body);
+    buf_fini(&p->text);
+    buf_fini(&p->body);
     free(p->path);
-    p->text = p->body = p->path = NULL;
+    p->path = NULL;
     discharge(p);
 }
 
 void http_parser_next(struct http_parser *p)
 {
     struct http_limits lim = p->lim;
-    char *text = p->text;
-    size_t cap_text = p->cap_text;
+    struct buf text = p->text;
 
-    free(p->body);
+    buf_fini(&p->body);
     free(p->path);
     discharge(p);
-    if (cap_text > 4096) { /* an idle connection keeps little */
-        free(text);
-        text = NULL;
-        cap_text = 0;
-    }
+    buf_reset(&text);
+    if (text.cap > 4096) /* an idle connection keeps little */
+        buf_fini(&text);
     memset(p, 0, sizeof *p);
     p->lim = lim;
     p->text = text;
-    p->cap_text = cap_text;
     p->query = (char *)"";
     llhttp_init(&p->ll, HTTP_REQUEST, &settings);
     p->ll.data = p;
@@ -238,9 +215,9 @@ const char *http_parser_field(const struct http_parser *p, const char *name, siz
 
     for (uint32_t i = 0; i < p->n_fields; i++) {
         const struct http_field *f = &p->field[i];
-        if (f->n_name == len && strncasecmp(p->text + f->name, name, len) == 0) {
+        if (f->n_name == len && strncasecmp(p->text.p + f->name, name, len) == 0) {
             *n = f->n_value;
-            return p->text + f->value;
+            return p->text.p + f->value;
         }
     }
     *n = 0;
@@ -261,7 +238,7 @@ static uint32_t count_fields(const struct http_parser *p, const char *name)
 
     for (uint32_t i = 0; i < p->n_fields; i++)
         n += p->field[i].n_name == strlen(name) &&
-             strncasecmp(p->text + p->field[i].name, name, strlen(name)) == 0;
+             strncasecmp(p->text.p + p->field[i].name, name, strlen(name)) == 0;
     return n;
 }
 
@@ -272,9 +249,9 @@ static bool has_token(const struct http_parser *p, const char *name, const char 
 
     for (uint32_t i = 0; i < p->n_fields; i++) {
         const struct http_field *f = &p->field[i];
-        if (f->n_name != strlen(name) || strncasecmp(p->text + f->name, name, f->n_name) != 0)
+        if (f->n_name != strlen(name) || strncasecmp(p->text.p + f->name, name, f->n_name) != 0)
             continue;
-        const char *s = p->text + f->value, *end = s + f->n_value;
+        const char *s = p->text.p + f->value, *end = s + f->n_value;
         while (s < end) {
             const char *comma = memchr(s, ',', (size_t)(end - s));
             const char *stop = comma ? comma : end;
@@ -302,7 +279,7 @@ static int hex(char c)
 /* Split the target into decoded path and query. */
 static enum parse_event split_target(struct http_parser *p)
 {
-    const char *s = p->text ? p->text : "", *end = s + p->n_url;
+    const char *s = p->text.p ? p->text.p : "", *end = s + p->n_url;
 
     if (strncasecmp(s, "http://", 7) == 0 && p->n_url >= 7) { /* absolute form */
         s += 7;
@@ -516,10 +493,6 @@ enum parse_event http_parser_feed(struct http_parser *p, const char *data, size_
 
 char *http_parser_take_body(struct http_parser *p, size_t *n)
 {
-    char *body = p->body;
-
-    *n = p->n_body;
-    p->body = NULL;
-    p->n_body = p->cap_body = 0;
-    return body;
+    *n = 0;
+    return p->body.p ? buf_take(&p->body, n) : NULL; /* buf_add left room for its NUL */
 }

@@ -41,12 +41,10 @@ struct http_parser {
     uint64_t body_length; /* UINT64_MAX: chunked */
     char *path;           /* decoded, NUL-terminated; "" until the head is complete */
     char *query;          /* after '?', undecoded, "" when none */
-    char *body;           /* owned; http_parser_take_body moves it out */
-    size_t n_body, cap_body;
+    struct buf body;      /* http_parser_take_body moves it out */
     /* Private. */
     size_t n_charged; /* to lim.bodies, from a body's first byte to http_parser_next */
-    char *text;       /* url and fields */
-    size_t n_text, cap_text;
+    struct buf text;  /* url and fields */
     uint32_t n_url, n_fields;
     struct http_field field[HTTP_MAX_FIELDS];
     bool in_value, head_done, message_done, body_phase;

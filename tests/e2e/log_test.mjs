@@ -21,6 +21,11 @@ test('debug shows kernels, connections, requests and steps', async () => {
         /^connection \d+ closed, \d+ open$/, /^cmpl-\w+ \(req-\w+\): body of \d+ bytes, 1 prompts of \d+ tokens, 1 choices, prepared /,
         /^cmpl-\w+: first token after [\d.]+ ms; 0 tokens of its prompt were cached$/, /^steps: \d+, \d+ prompt tokens /])
         assert.ok(debug.some((message) => pattern.test(message)), `${pattern} in\n${debug.join('\n')}`);
+    /* Each connection is said to open once and to close once, however many requests it carried. */
+    const numbers = (word) => debug.map((m) => new RegExp(`^connection (\\d+) ${word}, `).exec(m)?.[1]).filter(Boolean);
+    const opened = numbers('opened');
+    assert.deepEqual(numbers('closed').sort(), opened.slice().sort());
+    assert.equal(new Set(opened).size, opened.length);
     assert.ok(lines.some((line) => line.level === 'info' && line.message === 'request'));
 });
 

@@ -38,7 +38,7 @@ static uint64_t story(const char *data, size_t n, size_t piece)
             if (ev == PARSE_HEAD)
                 h = (h ^ p.method ^ strlen(p.path) << 8) * 1099511628211u;
             if (ev == PARSE_MESSAGE) {
-                h = (h ^ p.n_body) * 1099511628211u;
+                h = (h ^ p.body.n) * 1099511628211u;
                 http_parser_next(&p);
             }
         } while (ev != PARSE_MORE && ev != PARSE_BAD);

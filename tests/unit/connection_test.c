@@ -476,7 +476,7 @@ TEST(unread_replies_hold_back_pipelined_requests)
         sent += got > 0 ? (size_t)got : 0;
         full = got > 0 ? 0 : full + 1;
         assert_true(conn_unsent(c.conn) <= UNSENT_BYTES + BODY + 1024);
-        assert_true(c.conn->n_in <= 2 * STASH_BYTES);
+        assert_true(c.conn->in.n <= 2 * STASH_BYTES);
     }
     assert_true(r.n_requests < N);
     while (r.n_requests < N || conn_unsent(c.conn) > 0) {
@@ -509,7 +509,7 @@ TEST(waiting_input_is_bounded)
         ssize_t got = send(c.fd, junk, sizeof junk, MSG_NOSIGNAL);
         sent += got > 0 ? (size_t)got : 0;
         full = got > 0 ? 0 : full + 1;
-        assert_true(c.conn->n_in < 2 * STASH_BYTES + 1);
+        assert_true(c.conn->in.n < 2 * STASH_BYTES + 1);
         assert_true(sent < 1 << 26);
     }
     assert_true(c.conn->read_paused);

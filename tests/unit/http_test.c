@@ -45,7 +45,7 @@ static bool take(struct http_parser *p, struct story *s, const char *data, size_
                  p->keep_alive, p->expects_continue);
             break;
         case PARSE_MESSAGE:
-            tell(s, "body %zu %.*s;", p->n_body, (int)p->n_body, p->body ? p->body : "");
+            tell(s, "body %zu %.*s;", p->body.n, (int)p->body.n, p->body.p ? p->body.p : "");
             http_parser_next(p);
             break;
         case PARSE_BAD:
