@@ -49,9 +49,14 @@ static void on_ping(uv_timer_t *t)
     admin_tick(&srv->routes);
 }
 
-static void on_load(uv_work_t *w)
+static struct srv *srv_of(struct job *load)
 {
-    struct srv *srv = w->data;
+    return (struct srv *)((char *)load - offsetof(struct srv, load));
+}
+
+static void on_load(struct job *j)
+{
+    struct srv *srv = srv_of(j);
 
     srv->load_rc = loader_load(srv, &srv->load_err);
 }
@@ -69,12 +74,12 @@ static void say_ready(const struct srv *srv)
     fflush(stdout);
 }
 
-static void on_loaded(uv_work_t *w, int status)
+static void on_loaded(struct job *j, bool cancelled)
 {
-    struct srv *srv = w->data;
+    struct srv *srv = srv_of(j);
     struct engine_snapshot s;
 
-    (void)status;
+    (void)cancelled; /* nobody does */
     if (srv->load_rc != ERR_OK) {
         fprintf(stderr, "quired: %s\n", srv->load_err.message);
         srv->exit_code = 1;
@@ -183,7 +188,7 @@ static void cancel_all(void *ctx)
     struct err e;
 
     err_set(&e, ERR_DRAINING, "the server is shutting down");
-    gen_cancel_all(srv->gen, &e);
+    gen_cancel(srv->gen, NULL, &e);
 }
 
 static int watch_signals(struct srv *srv)
@@ -274,9 +279,7 @@ static int set_up(struct srv *srv)
         return fail(uv_strerror(rc));
     if (open_http(srv, &e) != ERR_OK)
         return fail(e.message);
-    srv->load_work.data = srv;
-    rc = uv_queue_work(&srv->loop, &srv->load_work, on_load, on_loaded);
-    return rc ? fail(uv_strerror(rc)) : 0;
+    return jobs_submit(&srv->jobs, &srv->load, on_load, on_loaded, &e) ? fail(e.message) : 0;
 }
 
 static int serve(struct srv *srv)

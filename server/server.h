@@ -47,7 +47,7 @@ struct srv {
     uv_async_t events;
     struct drain drain;
     uv_timer_t ping_timer;
-    uv_work_t load_work;
+    struct job load;
     struct err load_err;
     enum err_code load_rc;
     struct work_count work; /* what must end before a drained daemon does */

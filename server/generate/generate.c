@@ -386,8 +386,7 @@ void gen_start(struct generator *gr, struct exchange *x, enum oai_kind kind)
 
 /* ---------------------------------------------------------------- cancel */
 
-/* id NULL: every one. */
-static uint32_t cancel(struct generator *gr, const char *id, const struct err *e)
+uint32_t gen_cancel(struct generator *gr, const char *id, const struct err *e)
 {
     uint32_t n = 0;
 
@@ -403,23 +402,13 @@ static uint32_t cancel(struct generator *gr, const char *id, const struct err *e
     return n;
 }
 
-uint32_t gen_cancel(struct generator *gr, const char *id, const struct err *e)
-{
-    return cancel(gr, id, e);
-}
-
-void gen_cancel_all(struct generator *gr, const struct err *e)
-{
-    cancel(gr, NULL, e);
-}
-
 /* -------------------------------------------------------- the generator */
 
 void gen_ping(struct generator *gr)
 {
     uint64_t now = srv_now_us();
 
-    /* As in cancel: a client that is dropped here frees no generation. */
+    /* As in gen_cancel: a client that is dropped here frees no generation. */
     for (struct gen *g = gr->live; g; g = g->next) {
         if (g->state != GEN_STREAM || now - g->sent_us < PING_AFTER_US)
             continue;

@@ -46,10 +46,8 @@ void gen_event(void *ctx, const struct sched_event *ev, uint64_t sent_us);
 void gen_ping(struct generator *gr);
 
 /* Cancel those with this id: ours, or the client's x-request-id (which may name
- * several); their clients are told e.  How many there were. */
+ * several), or with id NULL every one; their clients are told e.  How many there were. */
 uint32_t gen_cancel(struct generator *gr, const char *id, const struct err *e);
-/* The same for every one. */
-void gen_cancel_all(struct generator *gr, const struct err *e);
 
 /* What others show of a live generation. */
 struct gen_view {

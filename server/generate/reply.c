@@ -157,13 +157,6 @@ static void stream_delta(struct gen *g, struct buf *o, uint32_t i, bool with_fin
     choice_sent(c);
 }
 
-/* The buffer that events are written into. */
-static struct buf *begin_events(struct gen *g)
-{
-    buf_reset(&g->gr->out);
-    return &g->gr->out;
-}
-
 /* Send what was written. */
 static enum err_code send_events(struct gen *g, struct err *e)
 {
@@ -175,6 +168,7 @@ static enum err_code send_events(struct gen *g, struct err *e)
     }
     g->sent_us = srv_now_us();
     reply_stream_data(g->x, o->p, o->n);
+    buf_reset(o);
     return ERR_OK;
 }
 
@@ -225,7 +219,7 @@ enum err_code gen_reply_begin(struct gen *g, struct err *e)
 
     g->status = 200;
     reply_stream_begin(g->x, SSE_CONTENT_TYPE);
-    struct buf *o = begin_events(g);
+    struct buf *o = &g->gr->out;
     for (uint32_t i = 0; g->kind == OAI_CHAT && i < g->n_choices; i++) {
         const struct token_list *ids = &prompt_of(g, i)->ids;
         oai_stream_role(o, &g->stream, i, with_ids ? ids->id : NULL, (uint32_t)ids->n);
@@ -247,7 +241,7 @@ enum err_code gen_reply_choice(struct gen *g, uint32_t i, struct err *e)
     bool echo = !gc->opened && r->echo && (c->n_tokens > 0 || ended);
     if (!due && !echo)
         return ERR_OK;
-    struct buf *o = begin_events(g);
+    struct buf *o = &g->gr->out;
     if (echo) {
         stream_echo(g, o, i);
         gc->opened = g->kind == OAI_CHAT || !r->return_token_ids;
@@ -262,7 +256,7 @@ enum err_code gen_reply_choice(struct gen *g, uint32_t i, struct err *e)
 
 static enum err_code end_stream(struct gen *g, struct err *e)
 {
-    struct buf *o = begin_events(g);
+    struct buf *o = &g->gr->out;
 
     if (g->stream.include_usage || g->prompts.req.cache_report) {
         struct oai_usage u = usage_of(g);
@@ -328,7 +322,7 @@ static enum err_code send_whole(struct gen *g, struct err *e)
     struct oai_identity id = identity_of(g);
     struct oai_usage usage = usage_of(g);
     struct oai_cache_report report = report_of(g);
-    struct buf *o = begin_events(g);
+    struct buf *o = &g->gr->out;
     bool ok = choice && part;
 
     for (uint32_t i = 0; ok && i < g->n_choices; i++)
@@ -351,6 +345,7 @@ static enum err_code send_whole(struct gen *g, struct err *e)
     g->status = 200;
     cache_headers(g);
     reply_out(g->x, 200, CONTENT_JSON, o);
+    buf_reset(o);
     return ERR_OK;
 }
 
@@ -376,12 +371,11 @@ void gen_reply_error(struct gen *g, const struct err *e)
         reply_err(x, e);
         return;
     }
-    struct buf *o = begin_events(g);
+    struct buf *o = &g->gr->out;
     oai_stream_error(o, e);
     bool sent = o->failed ? reply_stream_data(x, no_memory, sizeof no_memory - 1)
                           : reply_stream_data(x, o->p, o->n);
-    if (o->failed)
-        buf_fini(o);
+    buf_reset(o);
     if (sent)
         reply_stream_end(x);
 }

@@ -12,12 +12,13 @@
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
 #include "proto/openai/request.h"
+#include "proto/text/buf.h"
 
 /* The bytes each token id stands for, for logprobs. */
 struct token_table {
     uint32_t n;
-    uint32_t *at; /* [n+1] offsets into bytes */
-    char *bytes;
+    uint32_t *at; /* [n+1] offsets into bytes; owned */
+    struct buf bytes;
 };
 MUST_USE enum err_code token_table_init(struct token_table *t, const struct tokenizer *tok,
                                         struct err *e);
