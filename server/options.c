@@ -639,6 +639,14 @@ void srv_options_fini(struct srv_options *o)
     memset(o, 0, sizeof *o);
 }
 
+bool srv_options_row(size_t i, struct srv_option *out)
+{
+    if (i >= N_RULES)
+        return false;
+    *out = (struct srv_option){ rules[i].name, rules[i].initial, rules[i].help };
+    return true;
+}
+
 void srv_options_help(FILE *f)
 {
     static const char *const form[] = {

@@ -72,6 +72,13 @@ void srv_options_fini(struct srv_options *o);
 /* The help text, generated from the table. */
 void srv_options_help(FILE *f);
 
+/* A row of the table: name without dashes, the default's text (NULL: none), help. */
+struct srv_option {
+    const char *name, *initial, *help;
+};
+/* Row i, borrowed for ever; false behind the last one. */
+bool srv_options_row(size_t i, struct srv_option *out);
+
 /* "128k" = 128,000, "128K" and "128Ki" = 131,072, also with M, G, T, decimals
  * ("1.5G") and a trailing B.  ERR_INVALID when it is none of these. */
 MUST_USE enum err_code srv_parse_size(const char *text, uint64_t *out, struct err *e);

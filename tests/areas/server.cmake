@@ -9,6 +9,8 @@ quire_test(drain_test SOURCES unit/drain_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(log_test SOURCES unit/log_test.c
   LIBRARIES test_support server_base proto_text quire::cmocka LABELS unit)
+quire_test(ids_test SOURCES unit/ids_test.c
+  LIBRARIES test_support server_base quire::cmocka LABELS unit)
 quire_test(sizing_test SOURCES unit/sizing_test.c
   LIBRARIES test_support server_inside quire::cmocka LABELS unit)
 quire_test(metrics_test SOURCES unit/metrics_test.c

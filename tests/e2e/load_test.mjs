@@ -1,6 +1,7 @@
 /* load_test.mjs: external load clients against the daemon on loopback: 200
  * streams at once with none lost, resident memory flat, the ledger exact
- * afterwards; plain requests by autocannon. */
+ * afterwards; the client's prompts are other ones in each run unless its seed is
+ * given; plain requests by autocannon. */
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -45,6 +46,24 @@ test('200 streams at once: none lost, memory flat, ledger exact', async () => {
         assert.deepEqual(await completeIds(daemon, { prompt: g.ids, max_tokens: 64 }), g.greedy);
     } finally {
         assert.deepEqual(await daemon.stop(), { code: 0, signal: null });
+    }
+});
+
+test('stream_load draws other prompts in each run, unless it is given a seed', async () => {
+    const daemon = await start({ args: ['--enable-prefix-caching'] });
+    try {
+        const wave = ['--concurrency', '2', '--requests', '8', '--prompt-tokens', '64', '--max-tokens', '2'];
+        const cached = [];
+        for (const seed of [[], [], ['--seed', '7'], ['--seed', '7']]) {
+            const result = await load(daemon, ...wave, ...seed);
+            assert.equal(result.done, 8);
+            assert.ok(result.prompt_tokens >= 8 * 64);
+            cached.push(result.cached_tokens);
+        }
+        assert.deepEqual(cached.slice(0, 3), [0, 0, 0]);
+        assert.ok(cached[3] > 0, `${cached[3]} cached tokens of the same prompts`);
+    } finally {
+        await daemon.stop();
     }
 });
 

@@ -160,6 +160,50 @@ TEST(flags_without_effect_are_accepted)
     srv_options_fini(&o);
 }
 
+/* What --help prints, NUL-terminated; free(). */
+static char *help_text(void)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+
+    assert_non_null(f);
+    srv_options_help(f);
+    assert_int_equal(fclose(f), 0);
+    return text;
+}
+
+TEST(every_row_has_help_and_a_default_that_parses)
+{
+    struct srv_option row, other;
+    char *help = help_text();
+    size_t i;
+
+    for (i = 0; srv_options_row(i, &row); i++) {
+        struct srv_options o;
+        struct err e = { 0 };
+        char arg[256], shown[96];
+
+        assert_true(strlen(row.help) >= 10);
+        for (size_t k = 0; k < i && srv_options_row(k, &other); k++)
+            assert_string_not_equal(row.name, other.name);
+        /* Its own line, with help on the next one. */
+        snprintf(shown, sizeof shown, "\n  --%s", row.name);
+        const char *at = strstr(help, shown);
+        while (at && at[strlen(shown)] != ' ' && at[strlen(shown)] != '\n')
+            at = strstr(at + 1, shown);
+        if (at == NULL || strncmp(strchr(at + 1, '\n') + 9, row.help, strlen(row.help)) != 0)
+            fail_msg("--%s: --help does not show it with its text", row.name);
+        if (row.initial == NULL)
+            continue;
+        snprintf(arg, sizeof arg, "--%s=%s", row.name, row.initial);
+        assert_ok(read_args(&o, ARGS(arg, "m"), NULL, &e), e);
+        srv_options_fini(&o);
+    }
+    assert_true(i > 0);
+    free(help);
+}
+
 TEST(sizes)
 {
     static const struct {
@@ -202,6 +246,7 @@ int main(void)
         RUN(wrong_values_name_flag_found_and_expected),
         RUN(config_errors_name_file_and_line),
         RUN(flags_without_effect_are_accepted),
+        RUN(every_row_has_help_and_a_default_that_parses),
         RUN(sizes),
         RUN(edit_distance),
     };
