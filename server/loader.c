@@ -37,11 +37,13 @@ static enum err_code open_model(struct srv *srv, struct err *e)
     return rc;
 }
 
-/* The text of --chat-template: a file where one has that name, else itself. */
+/* The text of --chat-template: a file where one has that name, else itself.  *out
+ * (NULL before) is the caller's, free(), after an error too. */
 static enum err_code read_template(const char *arg, char **out, struct err *e)
 {
     FILE *f = fopen(arg, "r");
     size_t n;
+    bool failed;
 
     if (f == NULL && strchr(arg, '{') == NULL)
         return err_set_param(e, ERR_IO, "chat-template", "--chat-template: %.200s: %s", arg,
@@ -52,15 +54,17 @@ static enum err_code read_template(const char *arg, char **out, struct err *e)
     }
     *out = malloc(MAX_TEMPLATE_BYTES + 1);
     n = *out ? fread(*out, 1, MAX_TEMPLATE_BYTES + 1, f) : 0;
+    failed = ferror(f) != 0;
     fclose(f);
     if (*out == NULL)
         return err_nomem(e, "chat template", MAX_TEMPLATE_BYTES);
-    if (n > MAX_TEMPLATE_BYTES) {
-        free(*out);
+    if (failed)
+        return err_set_param(e, ERR_IO, "chat-template",
+                             "--chat-template: %.200s cannot be read as a file", arg);
+    if (n > MAX_TEMPLATE_BYTES)
         return err_set_param(e, ERR_INVALID, "chat-template",
                              "--chat-template: %.200s is longer than %d bytes", arg,
                              MAX_TEMPLATE_BYTES);
-    }
     (*out)[n] = '\0';
     return ERR_OK;
 }

@@ -174,6 +174,32 @@ TEST(a_template_file_that_is_missing_is_named)
     assert_nothing_open();
 }
 
+TEST(a_template_that_is_a_directory_is_refused)
+{
+    struct err e = { 0 };
+
+    assert_int_equal(load(model_dir, "--chat-template", model_dir, &e), ERR_IO);
+    assert_string_equal(e.param, "chat-template");
+    assert_contains(e.message, "cannot be read");
+    assert_nothing_open();
+}
+
+TEST(a_template_file_that_is_too_long_is_refused)
+{
+    char path[] = "/tmp/quire-template-XXXXXX";
+    int fd = mkstemp(path);
+    struct err e = { 0 };
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (1 << 20) + 1), 0);
+    close(fd);
+    assert_int_equal(load(model_dir, "--chat-template", path, &e), ERR_INVALID);
+    unlink(path);
+    assert_string_equal(e.param, "chat-template");
+    assert_contains(e.message, "longer than 1048576 bytes");
+    assert_nothing_open();
+}
+
 #define SCENE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -186,6 +212,8 @@ int main(void)
         SCENE(a_context_that_does_not_fit_ends_the_load),
         SCENE(a_template_that_is_given_must_be_one),
         SCENE(a_template_file_that_is_missing_is_named),
+        SCENE(a_template_that_is_a_directory_is_refused),
+        SCENE(a_template_file_that_is_too_long_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
